@@ -1,0 +1,47 @@
+# holdfast. Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 3000
+FIRST  ?= 1
+
+.PHONY: help demo test check simulate bench format clean
+
+help:
+	@echo "make demo      the main job on the embedded store, in your terminal (no server)"
+	@echo "make test      everything: style, types, all tests on all stores, simulation, coverage"
+	@echo "make check     style and types alone"
+	@echo "make simulate  SEEDS=$(SEEDS) FIRST=$(FIRST): the core in virtual time, with faults"
+	@echo "make bench     the numbers, as ratios measured side by side"
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    coverage filelock hatchling hypothesis mypy pytest pytest-timeout ruff
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
+	@touch $@
+
+demo: $(VENV)/ready
+	$(BIN)/holdfast demo
+
+check: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(VENV)/ready check
+	tests/servers/ensure
+	$(BIN)/python tests/run_all.py
+
+simulate: $(VENV)/ready
+	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST)
+
+bench: $(VENV)/ready
+	$(BIN)/python bench/run.py
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

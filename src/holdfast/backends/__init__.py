@@ -1,0 +1,75 @@
+"""What each store can do. `open_store` picks one by URL and imports nothing that is not asked for.
+
+A store is opened once per client and gives a backend of either colour: a blocking one (also for
+the keeper of an asyncio client) and one for asyncio.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from holdfast.core.ports import Backend, Signal
+from holdfast.errors import ConfigurationError
+
+DEFAULT_URL_VARIABLE = "HOLDFAST_URL"
+
+
+class Store(Protocol):
+    """An opened store, before anybody speaks to it."""
+
+    url: str  # without a password
+
+    def blocking(self, signal: Callable[[], Signal]) -> Backend: ...
+
+    def tasks(self, signal: Callable[[], Signal]) -> Backend: ...
+
+
+def open_store(url: str | None) -> Store:
+    """The store that a URL names; None is $HOLDFAST_URL, or else the embedded one."""
+    if url is None:
+        url = os.environ.get(DEFAULT_URL_VARIABLE) or ""
+        if not url:
+            from holdfast.backends.sqlite.store import default_store
+
+            return default_store()
+    if not isinstance(url, str):
+        raise ConfigurationError(
+            f"connect() takes a URL such as 'sqlite:///path/locks.db', not {type(url).__name__}"
+        )
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise ConfigurationError(f"{without_password(url)!r} is not a URL: {error}") from None
+    if scheme not in _OPENERS:
+        near = difflib.get_close_matches(scheme, _OPENERS, 1) if scheme else []
+        hint = f": did you mean {near[0]}://?" if near else ""
+        raise ConfigurationError(
+            f"no store for the URL scheme {scheme!r}{hint} (there are: "
+            f"{', '.join(f'{known}://' for known in _OPENERS)})"
+        )
+    return _OPENERS[scheme](url)
+
+
+def without_password(url: str) -> str:
+    """For messages: what stands before the last @ of the address is nobody's business."""
+    return re.sub(r"//[^/]*@", "//…@", url)
+
+
+def _open_memory(url: str) -> Store:
+    from holdfast.backends.memory import open_memory
+
+    return open_memory(url)
+
+
+def _open_sqlite(url: str) -> Store:
+    from holdfast.backends.sqlite.store import open_sqlite
+
+    return open_sqlite(url)
+
+
+_OPENERS: dict[str, Callable[[str], Store]] = {"memory": _open_memory, "sqlite": _open_sqlite}

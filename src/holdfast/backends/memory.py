@@ -1,0 +1,248 @@
+"""The memory store: a dict per name under the law of slots. The executable specification.
+
+It reaches the threads and tasks of one process, and it is what the simulator puts behind a lossy
+network and what the test kit gives to users, with a clock of their own. ``memory://`` is a new,
+private store for each client; ``memory://NAME`` is one store that all clients of this process
+share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from holdfast import clock, forks
+from holdfast.core import law
+from holdfast.core.law import Row
+from holdfast.core.ports import Signal, Wake
+from holdfast.errors import ConfigurationError
+from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+
+T = TypeVar("T")
+Bell = tuple[str, Granted | None]
+
+CAPABILITIES = Capabilities(store="memory", across="process")
+
+
+class NameBook:
+    """One name's rows, as the law sees them; kept only while there are any."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._holds: dict[str, Row] = {}
+        self._places: dict[bool, dict[str, Row]] = {True: {}, False: {}}
+        self.now = self.wall = 0.0
+        self.home = ""
+
+    def open(self) -> None:
+        """A step begins: take the time, bury the dead holds (places are buried when met)."""
+        self.now, self.wall = self._store.clock(), self._store.wall()
+        for row in [row for row in self._holds.values() if row.ends <= self.now]:
+            del self._holds[row.id]
+
+    @property
+    def empty(self) -> bool:
+        return not (self._holds or self._places[True] or self._places[False])
+
+    @property
+    def holds(self) -> dict[str, Row]:
+        return self._holds
+
+    @property
+    def last_fence(self) -> int:
+        return self._store.last_fence
+
+    def next_fence(self) -> int:
+        return self._store.next_fence(self.wall)
+
+    def waiting(self, *, fair: bool) -> Iterable[Row]:
+        places = self._places[fair]
+        return self._living(places) if places else ()
+
+    def _living(self, places: dict[str, Row]) -> Iterable[Row]:
+        for row in list(places.values()):
+            if row.ends > self.now:
+                yield row
+            else:
+                del places[row.id]
+
+    def place(self, claim_id: str) -> Row | None:
+        row = self._places[True].get(claim_id) or self._places[False].get(claim_id)
+        return row if row is not None and row.ends > self.now else None
+
+    def add_hold(self, row: Row) -> None:
+        self._holds[row.id] = row
+
+    def keep_hold(self, row: Row) -> None:
+        """The row is the truth here; nothing to write."""
+
+    def end_hold(self, claim_id: str) -> bool:
+        return self._holds.pop(claim_id, None) is not None
+
+    def add_place(self, row: Row) -> None:
+        self._places[row.fair].pop(row.id, None)  # a dead place of the same id was at another spot
+        self._places[row.fair][row.id] = row
+
+    def keep_place(self, row: Row) -> None:
+        """The row is the truth here; nothing to write."""
+
+    def drop_place(self, row: Row) -> None:
+        del self._places[row.fair][row.id]
+
+    def ring(self, row: Row, grant: Granted | None) -> None:
+        self._store.rung.append((row.id, grant))
+
+
+class MemoryStore:
+    """All names, one clock, one lock. ``clock`` measures leases, ``wall`` dates and floors
+    fences."""
+
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.url = "memory://"
+        self.clock = clock
+        self.wall = wall
+        self.last_fence = 0
+        self.rung: list[Bell] = []
+        self._names: dict[str, NameBook] = {}
+        self._mutex = threading.Lock()
+        self._wakes: dict[str, Wake] = {}
+        forks.remember(self)
+
+    def before_fork(self) -> None:
+        """Nothing of ours outlives it in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        """This store reaches one process, and the child is another: it starts empty."""
+        self._mutex = threading.Lock()
+        self._names.clear()
+        self._wakes.clear()
+        self.rung = []
+
+    def next_fence(self, wall: float) -> int:
+        self.last_fence = max(self.last_fence + 1, int(wall * 1e6))
+        return self.last_fence
+
+    def step(self, name: str, verb: Callable[..., T], *said: object) -> tuple[T, list[Bell]]:
+        """One atomic step of the law on one name; whose bells to ring when it is done."""
+        with self._mutex:
+            book = self._names.get(name)
+            if book is None:
+                book = self._names[name] = NameBook(self)
+            book.open()
+            try:
+                return verb(book, *said), self.rung
+            finally:
+                self.rung = []
+                if book.empty:
+                    del self._names[name]
+
+    def ring(self, bells: Iterable[Bell]) -> None:
+        for claim_id, grant in bells:
+            wake = self._wakes.get(claim_id)
+            if wake is not None:
+                wake(grant)
+
+    def watch(self, claim_id: str, wake: Wake) -> None:
+        self._wakes[claim_id] = wake
+
+    def unwatch(self, claim_id: str) -> None:
+        self._wakes.pop(claim_id, None)
+
+    def names(self, prefix: str) -> list[str]:
+        with self._mutex:
+            found = []
+            for name, book in self._names.items():
+                book.open()
+                if name.startswith(prefix) and law.look(book, name).slots:
+                    found.append(name)
+            return sorted(found)
+
+    def forget(self, name: str) -> None:
+        """Drop all that is known of a name, as a flush or an eviction would. For tests."""
+        with self._mutex:
+            self._names.pop(name, None)
+
+    def blocking(self, signal: Callable[[], Signal]) -> MemoryBackend:
+        return MemoryBackend(self, signal())
+
+    def tasks(self, signal: Callable[[], Signal]) -> MemoryBackend:
+        return MemoryBackend(self, signal())
+
+
+class MemoryBackend:
+    """The verbs, each one step of the store. Never suspends, so it serves both colours."""
+
+    def __init__(self, store: MemoryStore, signal: Signal) -> None:
+        self._store = store
+        self._signal = signal
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def _step(self, name: str, verb: Callable[..., T], *said: object) -> T:
+        answer, bells = self._store.step(name, verb, *said)
+        if bells:
+            self._store.ring(bells)
+        return answer
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        return self._step(claim.name, law.claim, claim)
+
+    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+        return [self._step(claim.name, law.renew, claim) for claim in claims]
+
+    async def release(self, claim: Claim, budget: float) -> bool:
+        return self._step(claim.name, law.release, claim)
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+        return self._step(claim.name, law.leave, claim)
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        return self._step(claim.name, law.transfer, claim, attached)
+
+    async def watch(self, claim: Claim, wake: Wake) -> None:
+        self._store.watch(claim.id, wake)
+
+    def unwatch(self, claim: Claim) -> None:
+        self._store.unwatch(claim.id)
+
+    async def inspect(self, name: str, budget: float) -> Snapshot:
+        return self._step(name, law.look, name)
+
+    async def names(self, prefix: str, budget: float) -> list[str]:
+        return self._store.names(prefix)
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+        return self._step(name, law.break_hold, fence)
+
+    async def hear(self, timeout: float | None) -> None:
+        await self._signal.wait(timeout)
+
+    def poke(self) -> None:
+        self._signal.set()
+
+    def close(self) -> None:
+        """Nothing to close: the store lives as long as somebody refers to it."""
+
+
+_shared: dict[str, MemoryStore] = {}
+_shared_mutex = threading.Lock()
+
+
+def open_memory(url: str) -> MemoryStore:
+    """A private store, or the process's one of that name."""
+    parts = urlsplit(url)
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigurationError(f"{url!r}: write memory:// or memory://NAME, and nothing after it")
+    if not parts.netloc:
+        return MemoryStore(clock.now, clock.wall)
+    with _shared_mutex:
+        if parts.netloc not in _shared:
+            _shared[parts.netloc] = MemoryStore(clock.now, clock.wall)
+        return _shared[parts.netloc]

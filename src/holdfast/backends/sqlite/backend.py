@@ -1,0 +1,150 @@
+"""The verbs on the SQLite store: each is the law of slots on one name inside one transaction.
+
+The decisions are `core.law`'s, the rows are `book`'s, the transaction is the transport's. What is
+said here is only which belongs to which, and that bells are rung after the commit, never before: a
+bell for a grant that was rolled back would be believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from holdfast.backends.sqlite.book import Rows, SqlBook
+from holdfast.core import law
+from holdfast.core.ports import Wake
+from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(
+    store="sqlite", across="host", survives_restart=True, frees_dead_process=True
+)
+NAMES = """
+    SELECT name FROM (SELECT name, ends FROM holds UNION ALL SELECT name, ends FROM waiters)
+    WHERE ends > ?1 AND substr(name, 1, length(?2)) = ?2 GROUP BY name ORDER BY name
+"""
+
+
+class Transport(Protocol):
+    async def step(self, work: Callable[[Any], T], budget: float) -> T: ...
+
+
+class Ear(Protocol):
+    async def hear(self, timeout: float | None) -> None: ...
+
+    def poke(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Neighbourhood(Protocol):
+    def home(self) -> str: ...
+
+    def is_dead(self, home: str) -> bool: ...
+
+    def remove(self, homes: Sequence[str]) -> None: ...
+
+    def ring(self, home: str, claim_id: str, grant: Granted | None) -> None: ...
+
+    def watch(self, claim_id: str, wake: Wake) -> None: ...
+
+    def unwatch(self, claim_id: str) -> None: ...
+
+
+class SqliteBackend:
+    """One store, one colour (the transport's). Clocks are given, so that nobody needs two."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ear: Ear,
+        neighbours: Neighbourhood,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        close: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._ear = ear
+        self._neighbours = neighbours
+        self._clock = clock
+        self._wall = wall
+        self._close = close
+        self.hear = ear.hear
+        self.poke = ear.poke
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    async def _step(self, name: str, budget: float, verb: Callable[..., T], *said: object) -> T:
+        neighbours = self._neighbours
+        home = neighbours.home()
+
+        def work(rows: Rows) -> tuple[T, SqlBook]:
+            book = SqlBook(rows, name, self._clock(), self._wall(), home, neighbours.is_dead)
+            return verb(book, *said), book
+
+        answer, book = await self._transport.step(work, budget)
+        if book.rung or book.buried:
+            self._after(book)
+        return answer
+
+    def _after(self, book: SqlBook) -> None:
+        """It is committed: ring, and take away the files of those we buried."""
+        for row, grant in book.rung:
+            self._neighbours.ring(row.home, row.id, grant)
+        self._neighbours.remove(book.buried)
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        return await self._step(claim.name, budget, law.claim, claim)
+
+    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+        """All of them in one transaction."""
+        neighbours = self._neighbours
+        home = neighbours.home()
+
+        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]]:
+            now, wall = self._clock(), self._wall()
+            done = []
+            for claim in claims:
+                book = SqlBook(rows, claim.name, now, wall, home, neighbours.is_dead)
+                done.append((law.renew(book, claim), book))
+            return done
+
+        done = await self._transport.step(work, budget)
+        for _, book in done:
+            if book.rung or book.buried:
+                self._after(book)
+        return [answer for answer, _ in done]
+
+    async def release(self, claim: Claim, budget: float) -> bool:
+        return await self._step(claim.name, budget, law.release, claim)
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+        return await self._step(claim.name, budget, law.leave, claim)
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        return await self._step(claim.name, budget, law.transfer, claim, attached)
+
+    async def watch(self, claim: Claim, wake: Wake) -> None:
+        self._neighbours.watch(claim.id, wake)
+
+    def unwatch(self, claim: Claim) -> None:
+        self._neighbours.unwatch(claim.id)
+
+    async def inspect(self, name: str, budget: float) -> Snapshot:
+        return await self._step(name, budget, law.look, name)
+
+    async def names(self, prefix: str, budget: float) -> list[str]:
+        def work(rows: Rows) -> list[str]:
+            return [name for (name,) in rows.execute(NAMES, (self._clock(), prefix))]
+
+        return await self._transport.step(work, budget)
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+        return await self._step(name, budget, law.break_hold, fence)
+
+    def close(self) -> None:
+        self._ear.close()
+        self._close()

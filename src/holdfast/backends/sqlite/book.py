@@ -1,0 +1,205 @@
+"""Rows of the SQLite file as the law of slots sees them, inside one transaction.
+
+Nothing is read before the law asks for it, and the queue only as far as it is served, so a step
+costs the same however many wait. Time is the host's BOOTTIME clock, read after the write lock was
+obtained: all processes share it, it never steps, and after a reboot the file is emptied (see
+`transport`).
+
+Who died is found here too: a row whose ``home`` is a process that is no more is buried at once,
+with all that this process had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from holdfast.core.law import DETACHED, Row
+from holdfast.model import Granted
+
+SCHEMA = (
+    """CREATE TABLE store (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        version INTEGER NOT NULL,
+        boot TEXT NOT NULL,
+        fence INTEGER NOT NULL
+    )""",
+    """CREATE TABLE holds (
+        name TEXT NOT NULL, id TEXT NOT NULL, who TEXT NOT NULL, take INTEGER NOT NULL,
+        slots INTEGER NOT NULL, lease REAL NOT NULL, fair INTEGER NOT NULL,
+        fence INTEGER NOT NULL, since REAL NOT NULL, ends REAL NOT NULL, home TEXT NOT NULL,
+        PRIMARY KEY (name, id)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE waiters (
+        name TEXT NOT NULL, id TEXT NOT NULL, who TEXT NOT NULL, take INTEGER NOT NULL,
+        slots INTEGER NOT NULL, lease REAL NOT NULL, fair INTEGER NOT NULL,
+        fence INTEGER NOT NULL, since REAL NOT NULL, ends REAL NOT NULL, home TEXT NOT NULL,
+        place INTEGER NOT NULL,
+        PRIMARY KEY (name, fair, place)
+    ) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX waiters_by_id ON waiters (id)",
+)
+
+_ROW = "id, who, take, slots, lease, fair, fence, since, ends, home"
+HOLDS = f"SELECT {_ROW} FROM holds WHERE name = ?1"
+ANYBODY = "SELECT 1 FROM waiters WHERE name = ?1 LIMIT 1"
+QUEUE = f"""
+    SELECT place, {_ROW} FROM waiters
+    WHERE name = ?1 AND fair = ?2 AND place > ?3 ORDER BY place LIMIT 16
+"""
+PLACE = f"SELECT {_ROW} FROM waiters WHERE id = ?1 AND name = ?2"
+FENCE = "SELECT fence FROM store"
+SET_FENCE = "UPDATE store SET fence = ?1"
+ADD_HOLD = "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+KEEP_HOLD = "UPDATE holds SET who = ?1, ends = ?2, home = ?3 WHERE name = ?4 AND id = ?5"
+DROP_HOLD = "DELETE FROM holds WHERE name = ?1 AND id = ?2"
+END_HOLD = "DELETE FROM holds WHERE name = ?1 AND id = ?2 AND ends > ?3"
+ADD_PLACE = """
+    INSERT INTO waiters
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(max(place), 0) + 1
+    FROM waiters WHERE name = ?1 AND fair = ?7
+"""
+KEEP_PLACE = "UPDATE waiters SET ends = ?1, home = ?2 WHERE id = ?3"
+DROP_PLACE = "DELETE FROM waiters WHERE id = ?1"
+BURY_HOLDS = "DELETE FROM holds WHERE home = ?1"
+BURY_WAITERS = "DELETE FROM waiters WHERE home = ?1"
+
+
+class Rows(Protocol):
+    """What the book needs of a connection."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
+
+
+class SqlBook:
+    """One name inside one transaction. ``is_dead`` tells whether a process is gone for good."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        name: str,
+        now: float,
+        wall: float,
+        home: str,
+        is_dead: Callable[[str], bool],
+    ) -> None:
+        self.now = now
+        self.wall = wall
+        self.home = home
+        self.rung: list[tuple[Row, Granted | None]] = []
+        self.buried: list[str] = []
+        self._rows = rows
+        self._name = name
+        self._is_dead = is_dead
+        self._holds: dict[str, Row] | None = None
+        self._anybody_waits: bool | None = None
+
+    @property
+    def holds(self) -> dict[str, Row]:
+        if self._holds is None:
+            self._holds = {}
+            for columns in self._rows.execute(HOLDS, (self._name,)).fetchall():
+                row = Row(*columns)
+                if self._lives(row):
+                    self._holds[row.id] = row
+                else:
+                    self._rows.execute(DROP_HOLD, (self._name, row.id))
+        return self._holds
+
+    @property
+    def last_fence(self) -> int:
+        (fence,) = self._rows.execute(FENCE).fetchone()
+        return int(fence)
+
+    def next_fence(self) -> int:
+        """Greater than every one before, and than the clock: it goes on rising if the file is
+        deleted, or if a power cut forgets the last transactions."""
+        fence = max(self.last_fence + 1, int(self.wall * 1e6))
+        self._rows.execute(SET_FENCE, (fence,))
+        return fence
+
+    def waiting(self, *, fair: bool) -> Iterator[Row] | tuple[Row, ...]:
+        return self._queue(fair) if self._somebody_waits() else ()
+
+    def _somebody_waits(self) -> bool:
+        if self._anybody_waits is None:
+            found = self._rows.execute(ANYBODY, (self._name,)).fetchone()
+            self._anybody_waits = found is not None
+        return self._anybody_waits
+
+    def _queue(self, fair: bool) -> Iterator[Row]:
+        after = -1
+        while True:
+            found = self._rows.execute(QUEUE, (self._name, fair, after)).fetchall()
+            for _, *columns in found:
+                row = Row(*columns)
+                if self._lives(row):
+                    yield row
+                else:
+                    self.drop_place(row)
+            if len(found) < 16:
+                return
+            after = found[-1][0]
+
+    def _lives(self, row: Row) -> bool:
+        if row.ends <= self.now:
+            return False
+        if row.home not in (self.home, DETACHED) and self._is_dead(row.home):
+            self._rows.execute(BURY_HOLDS, (row.home,))
+            self._rows.execute(BURY_WAITERS, (row.home,))
+            self.buried.append(row.home)
+            return False
+        return True
+
+    def place(self, claim_id: str) -> Row | None:
+        if not self._somebody_waits():
+            return None
+        found = self._rows.execute(PLACE, (claim_id, self._name)).fetchone()
+        if found is None:
+            return None
+        row = Row(*found)
+        if row.ends > self.now:
+            return row
+        self.drop_place(row)
+        return None
+
+    def add_hold(self, row: Row) -> None:
+        self.holds[row.id] = row
+        self._rows.execute(ADD_HOLD, (self._name, *_columns(row)))
+
+    def keep_hold(self, row: Row) -> None:
+        self._rows.execute(KEEP_HOLD, (row.who, row.ends, row.home, self._name, row.id))
+
+    def end_hold(self, claim_id: str) -> bool:
+        if self._holds is not None:
+            self._holds.pop(claim_id, None)
+        ended = self._rows.execute(END_HOLD, (self._name, claim_id, self.now))
+        return bool(ended.rowcount)
+
+    def add_place(self, row: Row) -> None:
+        self._anybody_waits = True
+        self._rows.execute(ADD_PLACE, (self._name, *_columns(row)))
+
+    def keep_place(self, row: Row) -> None:
+        self._rows.execute(KEEP_PLACE, (row.ends, row.home, row.id))
+
+    def drop_place(self, row: Row) -> None:
+        self._rows.execute(DROP_PLACE, (row.id,))
+
+    def ring(self, row: Row, grant: Granted | None) -> None:
+        self.rung.append((row, grant))
+
+
+def _columns(row: Row) -> tuple[Any, ...]:
+    return (
+        row.id,
+        row.who,
+        row.take,
+        row.slots,
+        row.lease,
+        row.fair,
+        row.fence,
+        row.since,
+        row.ends,
+        row.home,
+    )

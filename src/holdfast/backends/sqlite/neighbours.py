@@ -1,0 +1,205 @@
+"""The processes that share one SQLite file: who lives, and how to ring them.
+
+Beside the file is a folder. Each process has two files there, named by a random id, its *home*:
+
+- ``HOME.life``, which it keeps ``flock``ed. The kernel drops that lock when the process ends,
+  however it ends, so "can I lock it?" answers "is it dead?", with no polling and no pids that are
+  used again. A life file that is missing proves nothing: then only the lease counts.
+- ``HOME.bell``, a Unix datagram socket: a doorbell. Messages are hints: a full, a missing or a deaf
+  socket loses one, and the waiter's next refresh tells it the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.core.ports import Wake
+from holdfast.errors import BackendError, ConfigurationError
+from holdfast.model import Granted
+
+MAX_BURIALS = 200
+MAX_SOCKET_PATH = 100  # the kernel's limit is 108 with the final NUL, 104 on some systems
+
+
+class Neighbours:
+    """Our own home, opened when first needed, and the view of the others'."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mutex = threading.Lock()
+        self._home = ""
+        self._life = -1
+        self._bell: socket.socket | None = None
+        self._folder_fd = -1
+        self._wakes: dict[str, Wake] = {}
+
+    def home(self) -> str:
+        """Our home; on first use it is made, and locked before anybody can see it."""
+        if self._home:
+            return self._home
+        with self._mutex:
+            if not self._home:
+                home = secrets.token_hex(8)
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                unseen = self._folder / f".{home}.new"
+                self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                fcntl.flock(self._life, fcntl.LOCK_EX)
+                os.rename(unseen, self._path(home, "life"))
+                self._home = home
+        return self._home
+
+    def is_dead(self, home: str) -> bool:
+        """Is that process gone, for good? False also means "cannot tell"."""
+        try:
+            life = os.open(self._path(home, "life"), os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(life, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(life)
+
+    def dead(self) -> list[str]:
+        """The homes of dead processes whose files are still there; a bounded number of them."""
+        try:
+            found = [entry.name for entry in os.scandir(self._folder) if entry.name[-5:] == ".life"]
+        except FileNotFoundError:
+            return []
+        homes = (name[:-5] for name in found[:MAX_BURIALS])
+        return [home for home in homes if home != self._home and self.is_dead(home)]
+
+    def remove(self, homes: Iterable[str]) -> None:
+        """Their rows are buried: take their files away."""
+        for home in homes:
+            for kind in ("bell", "life"):
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path(home, kind))
+
+    # ---- bells -------------------------------------------------------------------------------
+
+    def watch(self, claim_id: str, wake: Wake) -> None:
+        self._wakes[claim_id] = wake
+        if self._bell is None:
+            self._open_bell()
+
+    def unwatch(self, claim_id: str) -> None:
+        self._wakes.pop(claim_id, None)
+
+    def ring(self, home: str, claim_id: str, grant: Granted | None) -> None:
+        """Ring one bell: here directly, elsewhere by a datagram that may get lost."""
+        if home == self._home:
+            self._deliver(claim_id, grant)
+            return
+        message = f"{claim_id} {grant.fence} {grant.lease!r}" if grant else claim_id
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+        ):
+            sender.setblocking(False)
+            sender.sendto(message.encode(), self._socket_path(home))
+
+    def hear(self, timeout: float | None, poke: int) -> None:
+        """Deliver what rings until something did, the pipe ``poke`` was written to, or time
+        ends."""
+        waiter = select.poll()
+        waiter.register(poke, select.POLLIN)
+        bell = self._bell
+        if bell is not None:
+            waiter.register(bell, select.POLLIN)
+        ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
+        for descriptor, _ in ready:
+            if descriptor == poke:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(poke, 4096)
+        if bell is None or bell.fileno() < 0:
+            return
+        with contextlib.suppress(OSError):  # nothing more to read, or closed under us
+            while True:
+                self._heard(bell.recv(512))
+
+    def _heard(self, message: bytes) -> None:
+        """Others may write to our socket: what makes no sense is not for us."""
+        parts = message.decode(errors="replace").split(" ")
+        try:
+            grant = Granted(int(parts[1]), float(parts[2])) if len(parts) == 3 else None
+        except ValueError:
+            return
+        self._deliver(parts[0], grant)
+
+    def _deliver(self, claim_id: str, grant: Granted | None) -> None:
+        wake = self._wakes.get(claim_id)
+        if wake is not None:
+            wake(grant)
+
+    def _open_bell(self) -> None:
+        home = self.home()
+        with self._mutex:
+            if self._bell is not None:
+                return
+            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            bell.setblocking(False)
+            try:
+                bell.bind(self._socket_path(home))
+            except OSError as error:
+                bell.close()
+                if error.errno == errno.EMFILE:
+                    raise BackendError(f"no bell for {self._folder}: {error}") from error
+                raise
+            self._bell = bell
+
+    def _path(self, home: str, kind: str) -> str:
+        return f"{self._folder}/{home}.{kind}"
+
+    def _socket_path(self, home: str) -> str:
+        """A socket's path is short by decree: a long one goes through the folder's descriptor."""
+        path = self._path(home, "bell")
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+            return path
+        if self._folder_fd < 0:
+            self._folder_fd = os.open(self._folder, os.O_RDONLY)
+        short = f"/proc/self/fd/{self._folder_fd}"
+        if not os.path.exists(short):
+            raise ConfigurationError(
+                f"{self._folder} is too long for a socket on this system: use a shorter path"
+            )
+        return f"{short}/{home}.bell"
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def close(self, *, ours: bool = True) -> None:
+        """Give up our home. ``ours`` False: we are a fork's child, and the files are the
+        parent's."""
+        with self._mutex:
+            home, self._home = self._home, ""
+            if ours and home:
+                self.remove([home])
+            if self._bell is not None:
+                self._bell.close()
+                self._bell = None
+            for descriptor in (self._life, self._folder_fd):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._life = self._folder_fd = -1
+
+    def before_fork(self) -> None:
+        self._mutex.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex.release()
+        self._wakes.clear()
+        self.close(ours=False)

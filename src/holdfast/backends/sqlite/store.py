@@ -1,0 +1,157 @@
+"""Which file, and who may use it: URLs, the default place, and the opened store.
+
+The default file is the same for every process of one user on one host, whatever its environment: a
+cron job and a shell must meet there. So it depends on the user's number alone, not on $HOME,
+$TMPDIR or $XDG_…, and lies in a folder of its own that nobody else can write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast import clock, forks
+from holdfast.backends.sqlite.backend import SqliteBackend, Transport
+from holdfast.backends.sqlite.neighbours import Neighbours
+from holdfast.backends.sqlite.transport import BlockingTransport, File, TaskTransport
+from holdfast.core.ports import Signal
+from holdfast.errors import ConfigurationError
+
+DEFAULT_PARENT = Path("/var/tmp")
+
+
+class PipeEar:
+    """The keeper's pause: hears the neighbours' bells, and a pipe with which we wake ourselves."""
+
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
+        self._mutex = threading.Lock()
+        self._poked = False
+        self._pipe: tuple[int, int] | None = None
+
+    async def hear(self, timeout: float | None) -> None:
+        with self._mutex:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[0], False)
+                os.set_blocking(self._pipe[1], False)
+            if self._poked:
+                self._poked = False
+                timeout = 0.0
+            reader = self._pipe[0]
+        self._neighbours.hear(timeout, reader)
+
+    def poke(self) -> None:
+        with self._mutex:
+            self._poked = True
+            if self._pipe is not None:
+                with contextlib.suppress(BlockingIOError):  # full: it will wake up anyway
+                    os.write(self._pipe[1], b"!")
+
+    def close(self) -> None:
+        """Only wake up whoever hears: the descriptors are closed when nobody can use them."""
+        self.poke()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()
+        self._poked = False
+        self._drop_pipe()
+
+    def _drop_pipe(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        for descriptor in pipe or ():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        self._drop_pipe()
+
+
+class SqliteStore:
+    """The opened store of one client: its connection, its home, its ears."""
+
+    def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
+        self.url = f"sqlite://{path}"
+        prepare()
+        self._neighbours = Neighbours(path.with_name(path.name + ".d"))
+        self._file = File(path, self._neighbours)
+        self._ears: list[PipeEar] = []
+        forks.remember(self)
+
+    def blocking(self, signal: Callable[[], Signal]) -> SqliteBackend:
+        return self._backend(BlockingTransport(self._file))
+
+    def tasks(self, signal: Callable[[], Signal]) -> SqliteBackend:
+        return self._backend(TaskTransport(self._file))
+
+    def _backend(self, transport: Transport) -> SqliteBackend:
+        ear = PipeEar(self._neighbours)
+        self._ears.append(ear)
+        return SqliteBackend(transport, ear, self._neighbours, clock.now, clock.wall, self.close)
+
+    def close(self) -> None:
+        """Give up the connection and the home; both come back if somebody goes on."""
+        self._file.close()
+        self._neighbours.close()
+
+    def before_fork(self) -> None:
+        self._file.before_fork()
+        self._neighbours.before_fork()
+
+    def after_fork_in_parent(self) -> None:
+        self._neighbours.after_fork_in_parent()
+        self._file.after_fork()
+
+    def after_fork_in_child(self) -> None:
+        self._neighbours.after_fork_in_child()
+        self._file.after_fork()
+        for ear in self._ears:
+            ear.after_fork_in_child()
+
+
+def open_sqlite(url: str) -> SqliteStore:
+    """``sqlite:///absolute/path/locks.db``."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or parts.query or parts.fragment or not path.startswith("/"):
+        raise ConfigurationError(
+            f"{url!r}: write sqlite:///absolute/path/locks.db, with three slashes and nothing "
+            "after the path. A relative path would be another lock in every folder"
+        )
+    if path.endswith("/") or Path(path).is_dir():
+        raise ConfigurationError(f"{url!r} names a folder: add a file name, such as locks.db")
+    if path == "/:memory:":
+        raise ConfigurationError("for a store in memory write memory://")
+    if "\0" in path:
+        raise ConfigurationError(f"{url!r} contains NUL")
+    return SqliteStore(Path("/" + path.lstrip("/")))
+
+
+def default_path() -> Path:
+    return DEFAULT_PARENT / f"holdfast-{os.getuid()}" / "locks.db"
+
+
+def default_store() -> SqliteStore:
+    """The embedded store of this user on this host."""
+    path = default_path()
+    return SqliteStore(path, lambda: make_private(path.parent))
+
+
+def make_private(folder: Path) -> None:
+    """A folder that is ours alone, or an error: anybody may write where it lies, and could have put
+    a folder or a link of theirs there before us."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    there = folder.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
+        raise ConfigurationError(
+            f"{folder} is not a folder of this user: remove it, or set $HOLDFAST_URL to "
+            "sqlite:///a/path/of/your/own/locks.db"
+        )
+    if there.st_mode & 0o077:
+        folder.chmod(0o700)

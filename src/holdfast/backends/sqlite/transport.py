@@ -1,0 +1,256 @@
+"""How steps reach the SQLite file: one connection per client, one short write transaction a step.
+
+What it survives:
+
+- **SIGKILL at any instant**: the write-ahead log makes a transaction whole or not there.
+- **A reboot**: leases are measured on a clock that starts again, and every holder is dead, so a
+  file of an earlier boot is emptied, all but its fence.
+- **A power cut** may forget the last transactions (synchronous=NORMAL); that is a reboot too, and
+  the fence has the wall clock as its floor.
+- **The file deleted or replaced under us**: noticed at the next step, because the path then leads
+  to another inode; what we held in the old one is lost.
+- **fork**: the connection is closed before it and opened again after it, on both sides. SQLite's
+  locks belong to a process and are silently dropped in a child; no connection may cross.
+- **Others inside a transaction**: tried again after a short random pause, within the budget.
+  SQLite's own waiting is not used: its pauses are long and unfair.
+
+A process that is *stopped* inside a transaction (some 20 µs) blocks the file until it goes on or is
+killed. SQLite offers nothing against that; we end with a `BackendError` that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast import clock
+from holdfast.backends.sqlite import book
+from holdfast.backends.sqlite.neighbours import Neighbours
+from holdfast.errors import BackendError
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+APPLICATION_ID = 0x686F6C64  # "hold"
+VERSION = 1
+FIRST_PAUSE = 0.00005
+LONGEST_PAUSE = 0.002
+LOOK_EVERY = 0.02  # how often to see whether the path still leads to our file
+
+
+class Busy(Exception):
+    """Another process is inside a transaction."""
+
+
+class File:
+    """The SQLite file, opened when first needed, used by one thread at a time."""
+
+    def __init__(self, path: Path, neighbours: Neighbours) -> None:
+        self.path = path
+        self._neighbours = neighbours
+        self._mutex = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = (0, 0)
+        self._looked_at = 0.0
+
+    def step(self, work: Work[T]) -> T:
+        """One transaction, or `Busy` with nothing done."""
+        with self._mutex:
+            try:
+                connection = self._ready()
+            except sqlite3.Error as error:
+                self._close()
+                raise self._explained(error) from error
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                answer = work(connection)
+                connection.execute("COMMIT")
+                return answer
+            except sqlite3.Error as error:
+                self._roll_back(connection)
+                raise self._explained(error) from error
+            except BaseException:
+                self._roll_back(connection)
+                raise
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            now = clock.now()
+            if now - self._looked_at < LOOK_EVERY:
+                return self._connection
+            self._looked_at = now
+            try:
+                there = os.stat(self.path)
+                if (there.st_dev, there.st_ino) == self._inode:
+                    return self._connection
+            except FileNotFoundError:
+                pass
+            self._close()
+        return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(OSError):  # what is wrong with it, sqlite says better
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            self.path, timeout=0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            buried = self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._neighbours.remove(buried)
+        there = os.stat(self.path)
+        self._inode = (there.st_dev, there.st_ino)
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> list[str]:
+        """Make the tables, empty a file of an earlier boot, bury the dead; whom we buried."""
+        connection.execute(
+            "PRAGMA page_size = 1024"
+        )  # rows are small, and pages are what is written
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise BackendError(
+                f"{self.path} is on a file system without shared memory (journal mode {mode}): "
+                "put it on a local disk",
+                transient=False,
+            )
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (known,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if known != APPLICATION_ID:
+            if tables:
+                raise BackendError(
+                    f"{self.path} is a database of something else: name another file",
+                    transient=False,
+                )
+            for statement in book.SCHEMA:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("INSERT INTO store VALUES (1, ?, ?, 0)", (VERSION, boot_id()))
+        version, boot = connection.execute("SELECT version, boot FROM store").fetchone()
+        if version != VERSION:
+            raise BackendError(
+                f"{self.path} was made by another version of holdfast (format {version}, "
+                f"this one reads {VERSION}): use the same version everywhere, or another file",
+                transient=False,
+            )
+        buried = []
+        if boot != boot_id():
+            connection.execute("DELETE FROM holds")
+            connection.execute("DELETE FROM waiters")
+            connection.execute("UPDATE store SET boot = ?", (boot_id(),))
+        else:
+            buried = self._neighbours.dead()
+            for home in buried:
+                connection.execute(book.BURY_HOLDS, (home,))
+                connection.execute(book.BURY_WAITERS, (home,))
+        connection.execute("COMMIT")
+        return buried
+
+    def _explained(self, error: sqlite3.Error) -> Exception:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Busy()
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            self._close()
+        hints = {
+            sqlite3.SQLITE_CANTOPEN: "does its folder exist, and may this user write there?",
+            sqlite3.SQLITE_READONLY: "this user may not write there",
+            sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another one",
+            sqlite3.SQLITE_CORRUPT: "delete it when no process uses it: it holds only live locks",
+            sqlite3.SQLITE_FULL: "the disk is full",
+        }
+        hint = f" ({hints[code]})" if code in hints else ""
+        return BackendError(f"the store {self.path}: {error}{hint}", transient=code not in hints)
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+
+    def before_fork(self) -> None:
+        self._mutex.acquire()
+        self._close()
+
+    def after_fork(self) -> None:
+        self._mutex.release()
+
+
+class BlockingTransport:
+    """Steps for threads: a pause sleeps."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def step(self, work: Work[T], budget: float) -> T:
+        try:
+            return self._file.step(work)
+        except Busy:
+            pass
+        until = clock.now() + budget
+        for pause in pauses(until, self._file.path):
+            time.sleep(pause)
+            with contextlib.suppress(Busy):
+                return self._file.step(work)
+        raise AssertionError("pauses() ends by raising")
+
+
+class TaskTransport:
+    """Steps for asyncio: a step is some 20 µs and runs here; a pause suspends."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def step(self, work: Work[T], budget: float) -> T:
+        try:
+            return self._file.step(work)
+        except Busy:
+            pass
+        until = clock.now() + budget
+        for pause in pauses(until, self._file.path):
+            await asyncio.sleep(pause)
+            with contextlib.suppress(Busy):
+                return self._file.step(work)
+        raise AssertionError("pauses() ends by raising")
+
+
+def pauses(until: float, path: Path):  # type: ignore[no-untyped-def]
+    """How long to wait before trying again, at random and growing; then the error that says why."""
+    pause = FIRST_PAUSE
+    while clock.now() < until:
+        yield pause * (0.5 + random.random())
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+    raise BackendError(
+        f"the store {path} stayed locked: another process is in the middle of a transaction; "
+        "is one of its users stopped (SIGSTOP, a debugger, a frozen container)?"
+    )
+
+
+def boot_id() -> str:
+    """Which boot this is; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""What holdfast decides, as coroutines that await nothing but their ports."""

@@ -1,0 +1,183 @@
+"""The one waiting loop, for every primitive, every store, threads, asyncio and simulation.
+
+    claim ── granted ─────────────────────────────────────────────► held
+      │ busy
+    watch, then claim again (a release in between rang nobody)
+      │ busy
+    wait ── bell with a grant, younger than our last answer ──────► held, with no round trip
+      │ ├── keeper's refresh answered with the grant ─────────────► held
+      │ ├── a bare ring, a place that is gone, silence ──► claim again
+      │ └── time is over ─────────────────────────────────► leave ► not acquired
+
+Survives: a lost reply (asked again with the same id), a lost bell (the refresh tells), a late bell
+(its fence is older than our last answer), a dead keeper (the floor makes us ask ourselves), a store
+that is away for a while (we go on asking as long as our patience), and cancellation or Ctrl-C at
+any instant (we leave, shielded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.keeper import Keeper, budget_for
+from holdfast.core.law import REFRESH
+from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
+from holdfast.core.ports import Backend, Runtime
+from holdfast.errors import BackendError, ConfigurationError, NotHeld
+from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
+
+# A waiter that heard nothing of its keeper for so long asks for itself.
+FLOOR = 2 * REFRESH
+# A waiter whose store does not answer goes on asking so long, at least, before it gives up.
+PATIENCE = 10.0
+RETRY_PAUSE = 0.02
+# A budget is divided, so that a reply that was lost can be asked for again.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """Granted by a request (or after one) that left at ``sent``."""
+
+    sent: float
+    grant: Granted
+    by_bell: bool
+
+
+async def obtain(
+    runtime: Runtime,
+    backend: Backend,
+    ledger: Ledger,
+    keeper: Keeper,
+    claim: Claim,
+    timeout: float | None,
+) -> Obtained | Snapshot | None:
+    """The grant, or who was in the way when time was over (None: was not or could not be asked)."""
+    budget = budget_for(claim.lease)
+    until = float("inf") if timeout is None else runtime.now() + timeout
+    waiting: Waiting | None = None
+    ask = True
+    try:
+        while True:
+            now = runtime.now()
+            if ask:
+                try:
+                    # At the end of our time an answer still gets half a budget, and leaving the
+                    # other half, so that the caller waits at most one budget more than it said.
+                    limit = min(budget, max(until - now, budget / 2))
+                    sent, answer = await _claim(runtime, backend, claim, limit)
+                except BackendError as error:
+                    now = runtime.now()
+                    if waiting is None or not error.transient or now >= until:
+                        raise
+                    if now - waiting.last[0] > max(PATIENCE, claim.lease):
+                        raise
+                    await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
+                    continue
+                if isinstance(answer, Granted):
+                    return Obtained(sent, answer, by_bell=False)
+                if isinstance(answer, Differs):
+                    raise _differs(claim, answer)
+                if not claim.wait:
+                    return None
+                now = runtime.now()
+                fresh = waiting is None
+                waiting = waiting or Waiting(claim, runtime.signal())
+                waiting.still(sent, now, answer.retry_after, answer.fence)
+                if fresh:
+                    await backend.watch(claim, waiting.ring)
+                    with ledger.mutex:
+                        ledger.waiting[claim.id] = waiting
+                        ledger.contended += 1
+                    continue  # ask again: a release before we watched rang nobody
+                keeper.mind(waiting.due)
+                ask = False
+            assert waiting is not None
+            if now >= until:
+                ledger.timed_out += 1
+                return await _leave(backend, claim, budget / 2)
+            rung = await waiting.signal.wait(min(until - now, FLOOR))
+            if ledger.closed:
+                raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
+            news, waiting.news = waiting.news, None
+            now = runtime.now()
+            if news is None:
+                # Rung, but what for slipped between two lines; or our keeper is not refreshing.
+                ask = rung or now - waiting.last[0] > FLOOR
+            elif news[1] is None:
+                ask = True
+            elif obtained := _believed(waiting, news[0], news[1], now):
+                return obtained
+            else:
+                ask = True
+    except GeneratorExit:
+        raise  # a closed coroutine may not await: the lease or the place ends by itself
+    except BaseException:
+        await runtime.shielded(_leave_quietly(backend, claim, budget / 2), budget / 2)
+        raise
+    finally:
+        if waiting is not None:
+            backend.unwatch(claim)
+            with ledger.mutex:
+                ledger.waiting.pop(claim.id, None)
+
+
+async def _claim(
+    runtime: Runtime, backend: Backend, claim: Claim, limit: float
+) -> tuple[float, Granted | Busy | Differs]:
+    """One claim, asked again with the same id while the outcome is unknown and the limit allows:
+    the claim that was executed although its reply was lost is then found, not taken for
+    another's."""
+    until = runtime.now() + limit
+    while True:
+        sent = runtime.now()
+        try:
+            return sent, await backend.claim(claim, limit / ATTEMPTS)
+        except BackendError as error:
+            if not error.transient or runtime.now() + RETRY_PAUSE >= until:
+                raise
+        await runtime.sleep(RETRY_PAUSE)
+
+
+def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) -> Obtained | None:
+    """What a bell or a refresh granted, if it is not over already."""
+    by_bell = sent is None
+    last_sent, last_fence = waiting.last
+    if sent is None:
+        if grant.fence <= last_fence:
+            return None  # older than an answer that said "still waiting": a late bell
+        sent = last_sent
+    if now >= sent + grant.lease * (1.0 - DRIFT):
+        return None  # we were paused: ask, do not believe
+    return Obtained(sent, grant, by_bell)
+
+
+async def _leave(backend: Backend, claim: Claim, limit: float) -> Snapshot | None:
+    """Out of the queue; a grant that crossed is given back. Unreachable: the place ends by itself,
+    a grant that crossed with its first lease."""
+    try:
+        return await backend.leave(claim, limit)
+    except BackendError:
+        return None
+
+
+async def _leave_quietly(backend: Backend, claim: Claim, limit: float) -> None:
+    await _leave(backend, claim, limit)
+
+
+def _differs(claim: Claim, answer: Differs) -> ConfigurationError:
+    if claim.take > claim.slots:
+        return ConfigurationError(
+            f"{shown(claim.name)} has {claim.slots} slots: {claim.take} at once can never be had"
+        )
+    return ConfigurationError(
+        f"{shown(claim.name)} is in use as {_kind(answer.slots)}, and cannot be "
+        f"{_kind(claim.slots)} at the same time: use another name, or the same kind and size "
+        "everywhere"
+    )
+
+
+def _kind(slots: int) -> str:
+    if slots == 1:
+        return "a lock"
+    return "a read-write lock" if slots == ALL_SLOTS else f"a semaphore of {slots}"

@@ -1,0 +1,209 @@
+"""The keeper (elsewhere called a watchdog): renews what is held, refreshes the places of those who
+wait, notices what is lost, and hears the bells. One per client, whatever it holds or waits for.
+
+The rules:
+
+1. On waking up, the deadline comes first: what our own clock proves lost is lost, whatever an
+   answer that is still under way may say.
+2. An error in renewal is not a loss. It is tried again until the deadline, then it is one, once.
+3. Batches: about 100 claims a step keep a store from being blocked for others.
+4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
+   that is released before that is simply not there any more.
+5. A keeper with nothing to do ends, and one that died is noticed: the next hold starts another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from holdfast.core.ledger import Held, Ledger, State, Waiting
+from holdfast.core.ports import Backend, KeeperRuntime
+from holdfast.errors import BackendError
+from holdfast.model import Busy, Claim, Gone, Granted
+
+BATCH = 100
+IDLE = 20.0
+MAX_BUDGET = 5.0
+NEVER = float("inf")
+
+log = logging.getLogger("holdfast")
+
+
+def budget_for(lease: float) -> float:
+    """How long one operation may take: a sixth of the lease, so that several fit before it ends."""
+    return min(MAX_BUDGET, lease / 6)
+
+
+class Keeper:
+    def __init__(self, runtime: KeeperRuntime, backend: Backend, ledger: Ledger) -> None:
+        self.runtime = runtime
+        self.backend = backend
+        self._ledger = ledger
+        self._running = False
+        self._stopped = False
+        self._wakes_at = NEVER
+        self._looks_at = -NEVER
+
+    @property
+    def running(self) -> bool:
+        return self._running
+
+    def mind(self, due: float) -> None:
+        """Something is in the ledger that is due then. Not under the mutex."""
+        if due >= self._wakes_at:
+            return  # rule 4: the common case
+        with self._ledger.mutex:
+            if due >= self._wakes_at or self._stopped:
+                return
+            self._wakes_at = self._looks_at = due
+            started, self._running = self._running, True
+        if started:
+            self.backend.poke()
+        else:
+            self.runtime.spawn("holdfast-keeper", self.run)
+
+    def stop(self) -> None:
+        """End it; holds are no longer renewed."""
+        with self._ledger.mutex:
+            self._stopped = True
+        self.backend.poke()
+
+    def died(self) -> None:
+        """Its thread is no more (a fork, a killed thread): the next `mind` starts another."""
+        self._running = False
+        self._wakes_at = NEVER
+
+    async def run(self) -> None:
+        idle_since: float | None = None
+        try:
+            while not self._stopped:
+                now = self.runtime.now()
+                overdue, work = self._plan(now)
+                for held in overdue:
+                    self._ledger.lose(held, held.why_over())
+                if work:
+                    await self._renew(work)
+                if overdue or work:
+                    idle_since = None
+                    continue
+                if self._wakes_at != NEVER:
+                    idle_since = None
+                elif idle_since is None:
+                    idle_since = now
+                elif now - idle_since >= IDLE and self._retire():
+                    return
+                pause = IDLE if self._wakes_at == NEVER else max(self._wakes_at - now, 0.0)
+                await self.backend.hear(pause)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            log.exception(
+                "holdfast: the keeper stumbled; the next acquire or release starts another"
+            )
+            raise
+        finally:
+            self.died()
+
+    def _retire(self) -> bool:
+        with self._ledger.mutex:
+            if self._ledger.kept or self._ledger.waiting:
+                return False
+            self.died()
+            return True
+
+    def _plan(self, now: float) -> tuple[list[Held], list[Held | Waiting]]:
+        """What is over, and what to send now; sets when to look again."""
+        overdue: list[Held] = []
+        work: list[Held | Waiting] = []
+        with self._ledger.mutex:
+            if now < self._looks_at:
+                return overdue, work  # woken by a bell: nothing of ours is due
+            next_at = NEVER
+            due = False
+            for held in self._ledger.kept.values():
+                if now >= held.deadline:
+                    overdue.append(held)
+                elif held.early <= now:
+                    work.append(held)
+                    due = due or held.due <= now
+                elif held.due < next_at:
+                    next_at = held.due
+            for waiting in self._ledger.waiting.values():
+                if waiting.due <= now:
+                    work.append(waiting)
+                    due = True
+                elif waiting.due < next_at:
+                    next_at = waiting.due
+            if work and not due:  # all of it early: not worth sending for
+                next_at = min(next_at, *(entry.due for entry in work))
+                work = []
+            self._wakes_at = self._looks_at = -NEVER if work or overdue else next_at
+        return overdue, work
+
+    async def _renew(self, work: list[Held | Waiting]) -> None:
+        for batch in _batches(work):
+            sent = self.runtime.now()
+            claims = [_renewal(entry, sent) for entry in batch]
+            lease = min(claim.lease for claim in claims)
+            try:
+                answers = await self.backend.renew(claims, budget_for(lease))
+            except BackendError as error:
+                self._ledger.renew_errors += 1
+                log.warning("holdfast: %d renewals failed, will ask again: %s", len(batch), error)
+                again = self.runtime.now() + min(1.0, lease / 20)
+                for entry in work:
+                    _postpone(entry, again)
+                return
+            for entry, claim, answer in zip(batch, claims, answers, strict=True):
+                if isinstance(entry, Held):
+                    self._renewed(entry, claim, sent, answer)
+                else:
+                    self._refreshed(entry, sent, answer)
+
+    def _renewed(
+        self, held: Held, claim: Claim, sent: float, answer: Granted | Busy | Gone
+    ) -> None:
+        cause = (
+            "the store no longer knows it (its lease ran out there, or it was broken or deleted)"
+        )
+        with self._ledger.mutex:
+            if held.state is not State.HELD:
+                return
+            if isinstance(answer, Granted) and answer.fence == held.fence:
+                if self.runtime.now() < held.deadline:
+                    held.believe(sent, claim.lease)
+                    self._ledger.renewals += 1
+                    return
+                cause = held.why_over()  # rule 1: the good answer came too late
+        self._ledger.lose(held, cause)
+
+    def _refreshed(self, waiting: Waiting, sent: float, answer: Granted | Busy | Gone) -> None:
+        match answer:
+            case Granted():
+                waiting.due = NEVER
+                waiting.granted(sent, answer)
+            case Busy():
+                waiting.still(sent, self.runtime.now(), answer.retry_after, answer.fence)
+            case Gone():
+                waiting.due = NEVER
+                waiting.ring(None)  # it asks again, and takes a new place
+
+
+def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:
+    for start in range(0, len(work), BATCH):
+        yield work[start : start + BATCH]
+
+
+def _renewal(entry: Held | Waiting, now: float) -> Claim:
+    claim = entry.claim
+    if isinstance(entry, Held) and entry.ends_by - now < claim.lease:
+        return Claim(claim.name, claim.id, claim.who, max(entry.ends_by - now, 0.001))
+    return claim
+
+
+def _postpone(entry: Held | Waiting, until: float) -> None:
+    if isinstance(entry, Held):
+        entry.due = entry.early = min(until, entry.deadline)
+    else:
+        entry.due = until

@@ -1,0 +1,271 @@
+"""The one law of slots: who gets a name, in what order, and for how long.
+
+A name has slots; a claim takes some. **A claim is granted when it fits beside the live holds and
+nobody who waits stands before it** (fair), **or as soon as it fits** (unfair). Each function here
+is one atomic step at the store: it sees one name through a `Book` at one moment and writes through
+it. The memory and SQLite stores run these very lines; the other stores say the same in their own
+language and are tested against it.
+
+The rules:
+
+1. A hold or a place whose time is over is dead. A book never shows the dead.
+2. Claims stand in arrival order. A fair claim that does not fit stops every fair one behind it, so
+   a big claim (a writer) is not starved by small ones. An unfair claim has no place: it stops
+   nobody, and is only rung when slots are left over.
+3. Whatever frees slots serves the next in the same step, and rings only their bells. They are
+   granted a short first lease: one who died meanwhile costs no more than that.
+4. Every step is idempotent by claim id. Nothing but `claim` makes a hold or a place, so a late
+   renewal cannot bring back what was released.
+5. A fence is greater than every fence the store gave before, also after it forgot (see the books).
+6. The size of a name is that of its live rows. Nothing is left behind when the last of them ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.model import Busy, Claim, Differs, Gone, Granted, Holder, Snapshot, Waiter, Who
+
+# How long a place lives without being refreshed. The keeper refreshes four times as often.
+PLACE_LEASE = 6.0
+REFRESH = PLACE_LEASE / 4
+# The lease of a grant that the waiter did not ask for just now. It must outlast a few refreshes,
+# because the waiter's belief counts from its last one, and be short, because its process may have
+# died since.
+FIRST_LEASE = 5.0
+# The home of a hold that is on its way from one process to another: only its lease can end it.
+DETACHED = "-"
+
+
+@dataclass(slots=True)
+class Row:
+    """A claim at the store: a place in the queue while ``fence`` is 0, a hold from then on.
+
+    ``ends`` is on the store's clock of leases; ``since`` (of the place, then of the hold) on its
+    wall clock. ``home`` tells the store whose bell to ring and whose death ends it.
+    """
+
+    id: str = field(repr=False)
+    who: str
+    take: int
+    slots: int
+    lease: float
+    fair: bool
+    fence: int
+    since: float
+    ends: float
+    home: str
+
+
+class Book(Protocol):
+    """One name's live rows, seen and changed inside one atomic step of a store."""
+
+    now: float
+    wall: float
+    home: str
+
+    @property
+    def holds(self) -> Mapping[str, Row]: ...
+
+    @property
+    def last_fence(self) -> int: ...
+
+    def next_fence(self) -> int: ...
+
+    def waiting(self, *, fair: bool) -> Iterable[Row]:
+        """The places in arrival order; rows may be dropped while iterating."""
+
+    def place(self, claim_id: str) -> Row | None: ...
+
+    def add_hold(self, row: Row) -> None: ...
+
+    def keep_hold(self, row: Row) -> None: ...
+
+    def end_hold(self, claim_id: str) -> bool:
+        """End it if it is there and alive."""
+
+    def add_place(self, row: Row) -> None: ...
+
+    def keep_place(self, row: Row) -> None: ...
+
+    def drop_place(self, row: Row) -> None: ...
+
+    def ring(self, row: Row, grant: Granted | None) -> None: ...
+
+
+def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
+    """Grant it, or stand in the queue (unless ``claim.wait`` is False)."""
+    if (mine := book.holds.get(claim.id)) is not None:
+        # Asked twice: the first answer was lost, or our bell. The lease starts again, as a
+        # renewal's does, so that the asker's belief may count from this request.
+        return _extend(book, mine, claim.lease)
+    if (slots := _slots(book, claim.slots)) != claim.slots or claim.take > slots:
+        return Differs(slots)
+    if (place := book.place(claim.id)) is not None:
+        _refresh(book, place)
+        return _serve(book, awake=place) or _busy(book, place)
+    _serve(book)  # a lease that ran out has freed slots for those who wait already
+    place = _row(book, claim)
+    if claim.take <= slots - _taken(book) and not (claim.fair and _first(book)):
+        return _grant(book, place, claim.lease)
+    if claim.wait:
+        place.ends = book.now + PLACE_LEASE
+        book.add_place(place)
+    return _busy(book, place)
+
+
+def renew(book: Book, claim: Claim) -> Granted | Busy | Gone:
+    """Extend a hold, or refresh a place. What is not there is never made again."""
+    if (mine := book.holds.get(claim.id)) is not None:
+        return _extend(book, mine, claim.lease)
+    if (place := book.place(claim.id)) is not None:
+        _refresh(book, place)
+        return _serve(book, awake=place) or _busy(book, place)
+    return Gone()
+
+
+def release(book: Book, claim: Claim) -> bool:
+    """End the hold and serve the next. False: it was not there any more."""
+    if not book.end_hold(claim.id):
+        return False
+    _serve(book)
+    return True
+
+
+def leave(book: Book, claim: Claim) -> Snapshot:
+    """Give up the place, and a grant that crossed on the way; who is there, for the message."""
+    if not book.end_hold(claim.id) and (place := book.place(claim.id)) is not None:
+        book.drop_place(place)
+    _serve(book)
+    return look(book, claim.name)
+
+
+def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:
+    """Write down that a hold now belongs to another process, or for a while to none."""
+    mine = book.holds.get(claim.id)
+    if mine is None or (attached and mine.home != DETACHED):
+        return Gone()  # never there, over, or somebody was faster to take it
+    mine.who, mine.home = claim.who, book.home if attached else DETACHED
+    return _extend(book, mine, claim.lease)
+
+
+def break_hold(book: Book, fence: int) -> bool:
+    """End the hold that has this fence, whoever owns it. The next fence is greater than any."""
+    for row in book.holds.values():
+        if row.fence == fence:
+            book.end_hold(row.id)
+            book.next_fence()
+            _serve(book)
+            return True
+    return False
+
+
+def look(book: Book, name: str) -> Snapshot:
+    """Who holds the name and who waits, as operators see it. Changes nothing."""
+    holders = tuple(
+        Holder(Who.decoded(row.who), row.fence, row.take, row.since, row.ends - book.now)
+        for row in book.holds.values()
+    )
+    waiters = tuple(
+        Waiter(Who.decoded(row.who), row.take, row.since, bool(row.fair))
+        for fair in (True, False)
+        for row in book.waiting(fair=fair)
+    )
+    return Snapshot(name, _slots(book, 0), holders, waiters, book.wall)
+
+
+def _serve(book: Book, awake: Row | None = None) -> Granted | None:
+    """Grant what is free to those at the head, in order; what ``awake`` got, who is asking now.
+
+    Work is bounded by what is granted, not by how many wait.
+    """
+    free: int | None = None
+    got: Granted | None = None
+    for place in book.waiting(fair=True):
+        if free is None:
+            free = place.slots - _taken(book)
+        if place.take > free:
+            break  # nobody overtakes it, or a writer would starve
+        book.drop_place(place)
+        free -= place.take
+        if awake is not None and place.id == awake.id:
+            got = _grant(book, place, place.lease)
+        else:
+            book.ring(place, _grant(book, place, min(place.lease, FIRST_LEASE)))
+    for place in book.waiting(fair=False):
+        if free is None:
+            free = place.slots - _taken(book)
+        if free <= 0:
+            break
+        if place.take <= free:
+            free -= place.take
+            if awake is not None and place.id == awake.id:
+                book.drop_place(place)
+                got = _grant(book, place, place.lease)
+            else:
+                book.ring(place, None)
+    return got
+
+
+def _grant(book: Book, row: Row, lease: float) -> Granted:
+    row.fence = book.next_fence()
+    row.since = book.wall
+    row.ends = book.now + lease
+    book.add_hold(row)
+    return Granted(row.fence, lease)
+
+
+def _extend(book: Book, row: Row, lease: float) -> Granted:
+    row.ends = book.now + lease
+    book.keep_hold(row)
+    return Granted(row.fence, lease)
+
+
+def _refresh(book: Book, place: Row) -> None:
+    place.ends = book.now + PLACE_LEASE
+    place.home = book.home
+    book.keep_place(place)
+
+
+def _busy(book: Book, place: Row) -> Busy:
+    """Ask again when a hold ends by itself, if we are the first to profit; else only to refresh."""
+    retry_after = REFRESH
+    first = _first(book) if place.fair else None
+    if book.holds and (first is None or first.id == place.id):
+        soonest = min(row.ends for row in book.holds.values()) - book.now
+        retry_after = min(retry_after, max(soonest, 0.0))
+    return Busy(retry_after, book.last_fence)
+
+
+def _first(book: Book) -> Row | None:
+    return next(iter(book.waiting(fair=True)), None)
+
+
+def _slots(book: Book, otherwise: int) -> int:
+    for row in book.holds.values():
+        return row.slots
+    for fair in (True, False):
+        for row in book.waiting(fair=fair):
+            return row.slots
+    return otherwise
+
+
+def _taken(book: Book) -> int:
+    return sum(row.take for row in book.holds.values())
+
+
+def _row(book: Book, claim: Claim) -> Row:
+    return Row(
+        claim.id,
+        claim.who,
+        claim.take,
+        claim.slots,
+        claim.lease,
+        claim.fair,
+        0,
+        book.wall,
+        0.0,
+        book.home,
+    )

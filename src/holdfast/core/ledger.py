@@ -1,0 +1,244 @@
+"""What one client holds and waits for right now, and what it counted: the state that its threads,
+its tasks and its keeper share.
+
+Everything here changes under the runtime's mutex and does no I/O. A hold goes HELD → RELEASED,
+LOST or DETACHED, once and for good. A lost hold stays in the ledger until its owner has unwound, so
+that re-entry after a loss is refused instead of believed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from holdfast.core.law import REFRESH
+from holdfast.core.ports import Runtime, Signal
+from holdfast.errors import HoldLost
+from holdfast.model import Claim, Granted, Statistics
+
+# Our clock may run slower than the store's by this much before belief outlives the lease. Quartz
+# is good for 0.0001, a virtual machine under load for less than 0.005.
+DRIFT = 0.01
+HISTOGRAM_BUCKETS = 40
+
+
+class State(enum.Enum):
+    HELD = "held"
+    RELEASED = "released"
+    LOST = "lost"
+    DETACHED = "detached"
+
+
+class Held:
+    """A granted claim, its count of re-entries, and until when we may believe in it.
+
+    ``deadline`` counts from before the request that got or renewed it was sent, never from the
+    reply: a reply that took long must not lengthen belief.
+    """
+
+    __slots__ = (
+        "acquired_at",
+        "callbacks",
+        "cause",
+        "claim",
+        "count",
+        "deadline",
+        "due",
+        "early",
+        "ends_by",
+        "fence",
+        "foreign",
+        "owner",
+        "renews",
+        "state",
+    )
+
+    def __init__(
+        self, claim: Claim, owner: object, fence: int, now: float, renews: bool, ends_by: float
+    ) -> None:
+        self.claim = claim
+        self.owner = owner
+        self.fence = fence
+        self.count = 1
+        self.state = State.HELD
+        self.cause = ""
+        self.foreign = False  # a parent's, seen in a fork's child
+        self.acquired_at = now
+        self.renews = renews
+        self.ends_by = ends_by
+        self.deadline = now
+        self.due = now
+        self.early = now
+        self.callbacks: list[Callable[[], None]] | None = None
+
+    def believe(self, sent: float, lease: float) -> None:
+        """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
+        up to a tenth of that earlier if the keeper is sending others anyway."""
+        self.deadline = min(sent + lease * (1.0 - DRIFT), self.ends_by)
+        if self.renews and self.deadline < self.ends_by:
+            self.due = sent + lease / 3
+            self.early = sent + lease * 0.3
+        else:
+            self.due = self.early = self.deadline
+
+    def believe_bell(self, sent: float, now: float, first_lease: float) -> None:
+        """Granted by a bell: the short first lease is to be extended soon, unless it is released
+        sooner, which is the common case and then costs nothing."""
+        self.believe(sent, first_lease)
+        self.due = self.early = now + max((self.deadline - now) / 3, 0.0)
+
+    def why_over(self) -> str:
+        """Why our own clock says that it is over."""
+        if not self.renews:
+            return f"its lease of {self.claim.lease:g} s is over and it is not renewed"
+        if self.deadline >= self.ends_by:
+            return "its max_hold is over"
+        return (
+            f"its lease of {self.claim.lease:g} s ran out before a renewal succeeded "
+            "(the store unreachable, or this process or its keeper paused)"
+        )
+
+    def loss(self) -> HoldLost:
+        """The error that tells of it."""
+        return HoldLost(
+            f"the hold on {shown(self.claim.name)} with fence {self.fence} is lost: {self.cause}. "
+            "Somebody else may hold it now: stop, and let the resource refuse this fence",
+            name=bare(self.claim.name),
+            fence=self.fence,
+        )
+
+
+class Waiting:
+    """A claim that stands in the queue. ``last`` is the newest request that was answered "still
+    waiting": when it was sent, and the last fence that the store had given by then. A grant with a
+    higher fence came after that request, so belief may count from it. A bell with a lower one is a
+    late bell of a grant that is over, and is not believed."""
+
+    __slots__ = ("claim", "due", "last", "news", "signal")
+
+    def __init__(self, claim: Claim, signal: Signal) -> None:
+        self.claim = claim
+        self.signal = signal
+        self.last = (float("-inf"), 0)
+        self.due = float("inf")
+        self.news: tuple[float | None, Granted | None] | None = None
+
+    def still(self, sent: float, now: float, retry_after: float, fence: int) -> None:
+        self.last = (sent, fence)
+        # With a short lease the first lease is short too: refresh so often that a bell's grant
+        # leaves time to believe in.
+        self.due = now + min(retry_after, REFRESH, self.claim.lease / 3)
+
+    def ring(self, grant: Granted | None) -> None:
+        """The bell, from any thread. A grant is never overwritten by a bare ring."""
+        if grant is not None or self.news is None:
+            self.news = (None, grant)
+        self.signal.set()
+
+    def granted(self, sent: float, grant: Granted) -> None:
+        """The keeper's refresh was answered with the grant itself."""
+        self.news = (sent, grant)
+        self.signal.set()
+
+
+class Ledger:
+    """All of it, by claim id for the keeper and by (name, owner) for re-entry."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.mutex = runtime.mutex()
+        self.closed = False
+        self.by_owner: dict[tuple[str, object], Held] = {}
+        self.kept: dict[str, Held] = {}
+        self.waiting: dict[str, Waiting] = {}
+        self.acquired = self.reentered = self.contended = self.timed_out = 0
+        self.lost = self.released = self.renewals = self.renew_errors = 0
+        self.wait_time = [0] * HISTOGRAM_BUCKETS
+        self.hold_time = [0] * HISTOGRAM_BUCKETS
+
+    def enter(self, held: Held, waited: float) -> None:
+        """A new hold. Under the mutex."""
+        self.by_owner[held.claim.name, held.owner] = held
+        self.kept[held.claim.id] = held
+        self.acquired += 1
+        self.wait_time[_bucket(waited)] += 1
+
+    def end(self, held: Held, state: State, cause: str = "") -> None:
+        """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
+        held.state = state
+        held.cause = cause
+        self.kept.pop(held.claim.id, None)
+        if state is State.LOST:
+            self.lost += 1
+        else:
+            self.forget(held)
+            self.released += 1
+        self.hold_time[_bucket(self.runtime.now() - held.acquired_at)] += 1
+
+    def forget(self, held: Held) -> None:
+        """Its owner has unwound. Under the mutex."""
+        key = (held.claim.name, held.owner)
+        if self.by_owner.get(key) is held:
+            del self.by_owner[key]
+
+    def lose(self, held: Held, cause: str) -> None:
+        """Mark it lost and tell, once. Not under the mutex: what is told runs foreign code."""
+        with self.mutex:
+            if held.state is not State.HELD:
+                return
+            self.end(held, State.LOST, cause)
+        self.tell(held)
+
+    def tell(self, held: Held) -> None:
+        """It has ended: tell those who asked, once. Not under the mutex."""
+        if held.callbacks:
+            with self.mutex:
+                callbacks, held.callbacks = held.callbacks or [], None
+            for callback in callbacks:
+                callback()
+
+    def on_end(self, held: Held, callback: Callable[[], None]) -> None:
+        """Call it when the hold has ended, however; at once if it has already."""
+        with self.mutex:
+            if held.state is State.HELD:
+                if held.callbacks is None:
+                    held.callbacks = []
+                held.callbacks.append(callback)
+                return
+        callback()
+
+    def off_end(self, held: Held, callback: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self.mutex:
+            if held.callbacks and callback in held.callbacks:
+                held.callbacks.remove(callback)
+
+    def statistics(self) -> Statistics:
+        with self.mutex:
+            return Statistics(
+                self.acquired,
+                self.reentered,
+                self.contended,
+                self.timed_out,
+                self.lost,
+                self.released,
+                self.renewals,
+                self.renew_errors,
+                len(self.kept),
+                len(self.waiting),
+                tuple(self.wait_time),
+                tuple(self.hold_time),
+            )
+
+
+def bare(full_name: str) -> str:
+    """The name as the user wrote it, without the client's namespace."""
+    return full_name.partition(":")[2]
+
+
+def shown(full_name: str) -> str:
+    return repr(bare(full_name))
+
+
+def _bucket(seconds: float) -> int:
+    return min(int(seconds * 1e6).bit_length(), HISTOGRAM_BUCKETS - 1) if seconds > 0 else 0

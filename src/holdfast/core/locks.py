@@ -1,0 +1,381 @@
+"""What a client can do: acquire, re-enter, renew, release, hand over, look. Written once.
+
+Both faces call these coroutines; the blocking one runs them to the end, asyncio awaits them, the
+simulator schedules them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE, obtain
+from holdfast.core.explain import taken_message
+from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
+from holdfast.core.ledger import Held, Ledger, State, bare, shown
+from holdfast.core.ports import Backend, KeeperRuntime, Runtime
+from holdfast.errors import AcquireTimeout, BackendError, NotHeld
+from holdfast.model import Claim, Granted, Snapshot
+
+log = logging.getLogger("holdfast")
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms something is acquired: all that a lock object was told, checked."""
+
+    name: str  # with the namespace
+    lease: float
+    renew: bool
+    max_hold: float | None = None
+    fair: bool = True
+    slots: int = 1
+    take: int = 1
+    owner: object = None
+    label: str = ""
+
+    def ends_by(self, now: float) -> float:
+        """When it is over whatever happens, unless it is renewed by hand."""
+        if not self.renew:
+            return now + self.lease
+        return FOREVER if self.max_hold is None else now + self.max_hold
+
+
+class Core:
+    """One client's logic. ``keeper_backend`` is the blocking twin that the keeper speaks through;
+    ``secret`` is 128 bits that nobody can guess, from which claim ids are made."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        backend: Backend,
+        secret: str,
+        keeper_runtime: KeeperRuntime,
+        keeper_backend: Backend,
+    ) -> None:
+        self.runtime = runtime
+        self.backend = backend
+        self.ledger = Ledger(runtime)
+        self.keeper = Keeper(keeper_runtime, keeper_backend, self.ledger)
+        self._secret = secret
+        self._count = itertools.count(1)
+
+    # ---- acquire ---------------------------------------------------------------------------
+
+    async def acquire(self, terms: Terms, timeout: float | None) -> Held:
+        """A hold, or `AcquireTimeout` that names the holder."""
+        outcome = await self.attempt(terms, timeout)
+        if isinstance(outcome, Held):
+            return outcome
+        if outcome is None:
+            try:
+                outcome = await self.backend.inspect(terms.name, budget_for(terms.lease) / 2)
+            except BackendError:
+                outcome = None  # the time is over either way; who was in the way stays unsaid
+        raise AcquireTimeout(
+            taken_message(bare(terms.name), timeout or 0.0, outcome),
+            name=bare(terms.name),
+            timeout=timeout or 0.0,
+            snapshot=outcome,
+        )
+
+    async def attempt(self, terms: Terms, timeout: float | None) -> Held | Snapshot | None:
+        """A hold, or whoever was in the way when the time was over (None: nobody asked)."""
+        self._refuse_if_closed()
+        owner = terms.owner if terms.owner is not None else self.runtime.owner()
+        mine = self.ledger.by_owner.get((terms.name, owner))
+        if mine is not None:
+            return self._reenter(mine)
+        began = self.runtime.now()
+        claim = Claim(
+            terms.name,
+            f"{self._secret}-{next(self._count):x}",
+            self.runtime.who(terms.label),
+            terms.lease,
+            terms.slots,
+            terms.take,
+            terms.fair,
+            timeout != 0,
+        )
+        try:
+            outcome = await obtain(
+                self.runtime, self.backend, self.ledger, self.keeper, claim, timeout
+            )
+            if outcome is None or isinstance(outcome, Snapshot):
+                return outcome
+            now = self.runtime.now()
+            held = Held(claim, owner, outcome.grant.fence, now, terms.renew, terms.ends_by(now))
+            if outcome.by_bell:
+                held.believe_bell(outcome.sent, now, outcome.grant.lease)
+            else:
+                held.believe(outcome.sent, outcome.grant.lease)
+            with self.ledger.mutex:
+                self.ledger.enter(held, now - began)
+            self._refuse_if_closed()
+            self.keeper.mind(held.due)
+            return held
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # A Ctrl-C between the grant and its entry: nobody would know that we hold it.
+            stray = self.ledger.kept.get(claim.id)
+            if stray is not None:
+                await self.runtime.shielded(self._give_back(stray), MAX_BUDGET)
+            raise
+
+    def _reenter(self, mine: Held) -> Held:
+        self.settle(mine)
+        with self.ledger.mutex:
+            if mine.state is State.HELD:
+                mine.count += 1
+                self.ledger.reentered += 1
+                return mine
+        raise mine.loss()
+
+    # ---- belief ----------------------------------------------------------------------------
+
+    def is_held(self, held: Held) -> bool:
+        """False at the latest when the lease can be over, with no help from keeper or store."""
+        return held.state is State.HELD and self.runtime.now() < held.deadline
+
+    def settle(self, held: Held) -> None:
+        """What our own clock proves lost is lost now, also if the keeper did not look yet."""
+        if held.state is State.HELD and self.runtime.now() >= held.deadline:
+            self.ledger.lose(held, held.why_over())
+
+    def check(self, held: Held) -> None:
+        """Raise unless we may still believe in the hold. No I/O."""
+        self.settle(held)
+        if held.state is State.LOST:
+            raise held.loss()
+        if held.state is not State.HELD:
+            raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
+
+    async def wait_lost(self, held: Held, timeout: float | None) -> bool:
+        """Wait for its end; True if that is a loss. Needs no keeper: the deadline wakes us too."""
+        until = FOREVER if timeout is None else self.runtime.now() + timeout
+        signal = self.runtime.signal()
+        self.ledger.on_end(held, signal.set)
+        try:
+            while True:
+                self.settle(held)
+                now = self.runtime.now()
+                if held.state is not State.HELD or now >= until:
+                    return held.state is State.LOST
+                await signal.wait(min(until, held.deadline) - now)
+        finally:
+            self.ledger.off_end(held, signal.set)
+
+    # ---- release, renew, hand over ---------------------------------------------------------
+
+    def find(self, terms: Terms) -> Held:
+        """The current owner's hold, as `threading.RLock` would find it."""
+        owner = terms.owner if terms.owner is not None else self.runtime.owner()
+        held = self.ledger.by_owner.get((terms.name, owner))
+        if held is None:
+            raise NotHeld(
+                f"{shown(terms.name)} is not held by {self._describe(owner)}: it was released "
+                "already, or another thread, task or owner= acquired it"
+            )
+        return held
+
+    async def release(self, held: Held) -> None:
+        """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`."""
+        self.settle(held)
+        if held.state is State.LOST and held.count > 0:
+            await self._unwind_lost(held)
+        with self.ledger.mutex:
+            if held.state is not State.HELD:
+                raise NotHeld(
+                    f"the hold on {shown(held.claim.name)} was {held.state.value} already: "
+                    "one release too many"
+                )
+            held.count -= 1
+            if held.count > 0:
+                return
+            self.ledger.end(held, State.RELEASED)
+        self.ledger.tell(held)
+        await self._give_back(held)
+
+    async def _unwind_lost(self, held: Held) -> NoReturn:
+        """One step out of what is lost. It may be lost to our clock alone: then the store is told,
+        by our own claim id, so that the next need not wait for the rest of the lease."""
+        with self.ledger.mutex:
+            held.count -= 1
+            last = held.count == 0
+            if last:
+                self.ledger.forget(held)
+        if last and not held.foreign:
+            limit = budget_for(held.claim.lease) / ATTEMPTS
+            await self._release_again(self.backend, held.claim, limit)
+        raise held.loss()
+
+    async def _give_back(self, held: Held) -> None:
+        """Tell the store, and ask again if it did not answer: never guess."""
+        with self.ledger.mutex:
+            if held.state is State.HELD:
+                self.ledger.end(held, State.RELEASED)
+        budget = budget_for(held.claim.lease)
+        until = self.runtime.now() + budget
+        unknown: BackendError | None = None
+        while True:
+            try:
+                known = await self.backend.release(held.claim, budget / ATTEMPTS)
+                break
+            except GeneratorExit:
+                raise
+            except BackendError as error:
+                unknown = error
+                if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
+                    raise self._release_unknown(held, error) from error
+                await self.runtime.sleep(RETRY_PAUSE)
+            except BaseException:
+                # Cancelled in the middle: it may or may not have reached the store.
+                await self.runtime.shielded(
+                    self._release_again(self.backend, held.claim, budget), budget
+                )
+                raise
+        # "Not ours any more" after an answer that got lost: our own first request did it, unless
+        # the lease could have ended meanwhile.
+        if not known and (unknown is None or self.runtime.now() >= held.deadline):
+            held.cause = "the store no longer knew it when it was released"
+            raise held.loss()
+
+    async def _release_again(self, backend: Backend, claim: Claim, limit: float) -> None:
+        """Out of it, held or waiting, as well as we can: the lease does the rest."""
+        try:
+            await backend.leave(claim, max(limit, 0.01))
+        except BackendError as error:
+            log.warning("holdfast: release of %s unknown: %s", shown(claim.name), error)
+
+    def _release_unknown(self, held: Held, error: BackendError) -> BackendError:
+        rest = max(held.deadline - self.runtime.now(), 0.0)
+        return BackendError(
+            f"whether {shown(held.claim.name)} was released is unknown, the store did not answer: "
+            f"{error}. It is renewed no more and frees itself in at most {rest:.1f} s",
+            transient=error.transient,
+        )
+
+    async def renew(self, held: Held, lease: float | None) -> None:
+        """Extend it now, by hand; `HoldLost` if it cannot be."""
+        self.check(held)
+        claim = held.claim
+        if lease is not None and lease != claim.lease:
+            claim = Claim(
+                claim.name, claim.id, claim.who, lease, claim.slots, claim.take, claim.fair
+            )
+        sent = self.runtime.now()
+        (answer,) = await self.backend.renew([claim], budget_for(claim.lease))
+        if isinstance(answer, Granted) and answer.fence == held.fence:
+            with self.ledger.mutex:
+                if held.state is State.HELD and self.runtime.now() < held.deadline:
+                    held.claim = claim
+                    if not held.renews:
+                        held.ends_by = self.runtime.now() + claim.lease
+                    held.believe(sent, claim.lease)
+            self.keeper.mind(held.due)
+        else:
+            self.ledger.lose(held, "the store no longer knows it")
+        self.check(held)
+
+    async def detach(self, held: Held) -> str:
+        """Let go of it without releasing; the text lets another process take it over."""
+        self.check(held)
+        if held.count > 1:
+            raise NotHeld(
+                f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
+                "acquired, not inside"
+            )
+        answer = await self.backend.transfer(held.claim, False, budget_for(held.claim.lease))
+        if not isinstance(answer, Granted):
+            self.ledger.lose(held, "the store no longer knows it")
+        self.check(held)
+        with self.ledger.mutex:
+            self.ledger.end(held, State.DETACHED)
+        self.ledger.tell(held)
+        return f"hf1:{held.claim.id}:{held.fence}:{held.claim.lease!r}"
+
+    async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:
+        """Take over what another process detached, under its fence."""
+        self._refuse_if_closed()
+        owner = terms.owner if terms.owner is not None else self.runtime.owner()
+        who = self.runtime.who(terms.label)
+        claim = Claim(terms.name, claim_id, who, terms.lease, terms.slots, terms.take, terms.fair)
+        sent = self.runtime.now()
+        answer = await self.backend.transfer(claim, True, budget_for(terms.lease))
+        if not isinstance(answer, Granted) or answer.fence != fence:
+            raise NotHeld(
+                f"{shown(terms.name)} with fence {fence} cannot be taken over: its lease ran out "
+                "before, or it was never detached under this name"
+            )
+        now = self.runtime.now()
+        held = Held(claim, owner, fence, now, terms.renew, terms.ends_by(now))
+        held.believe(sent, answer.lease)
+        with self.ledger.mutex:
+            self.ledger.enter(held, 0.0)
+        self.keeper.mind(held.due)
+        return held
+
+    # ---- look ------------------------------------------------------------------------------
+
+    async def inspect(self, name: str) -> Snapshot:
+        return await self.backend.inspect(name, MAX_BUDGET)
+
+    async def names(self, prefix: str) -> Iterable[str]:
+        return await self.backend.names(prefix, MAX_BUDGET)
+
+    async def break_hold(self, name: str, fence: int) -> bool:
+        broken = await self.backend.break_hold(name, fence, MAX_BUDGET)
+        log.warning(
+            "holdfast: break of %s with fence %d: %s",
+            shown(name),
+            fence,
+            "done" if broken else "refused, it is not held under this fence",
+        )
+        return broken
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    async def close(self, backend: Backend, limit: float) -> None:
+        """Give back everything through ``backend``, within about ``limit`` seconds, and stop."""
+        self.ledger.closed = True
+        self.keeper.stop()
+        until = self.runtime.now() + limit
+        for held in list(self.ledger.kept.values()):
+            with self.ledger.mutex:
+                if held.state is not State.HELD:
+                    continue
+                self.ledger.end(held, State.RELEASED)
+            self.ledger.tell(held)
+            await self._release_again(backend, held.claim, until - self.runtime.now())
+        for waiting in list(self.ledger.waiting.values()):
+            waiting.ring(None)  # wake up, and find that we are closed
+            await self._release_again(backend, waiting.claim, until - self.runtime.now())
+
+    def forked(self, secret: str) -> None:
+        """We are a child: what the parent holds is the parent's, and no keeper runs here."""
+        inherited = list(self.ledger.by_owner.values())
+        self.ledger = Ledger(self.runtime)
+        self.keeper = Keeper(self.keeper.runtime, self.keeper.backend, self.ledger)
+        self._secret = secret
+        self._count = itertools.count(1)
+        for held in inherited:
+            held.state = State.LOST
+            held.callbacks = None
+            held.foreign = True
+            held.cause = "it belongs to the parent process; a fork holds nothing"
+
+    @property
+    def closed(self) -> bool:
+        return self.ledger.closed
+
+    def _refuse_if_closed(self) -> None:
+        if self.ledger.closed:
+            raise NotHeld("this client was closed: connect again")
+
+    def _describe(self, owner: object) -> str:
+        return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"

@@ -1,0 +1,103 @@
+"""What the core needs from the world: a runtime that waits and a backend that remembers.
+
+The core is plain ``async def`` and awaits nothing but these. A blocking port blocks and returns, so
+that the coroutine runs to its end in one ``send``; an asyncio port suspends; the simulator's port
+suspends into virtual time. One rule keeps shared state whole in all three: it changes between
+awaits, under `Runtime.mutex`, and nothing is awaited while that is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from holdfast.model import (
+    Busy,
+    Capabilities,
+    Claim,
+    Differs,
+    Gone,
+    Granted,
+    Snapshot,
+)
+
+Wake = Callable[[Granted | None], None]
+
+
+class Signal(Protocol):
+    """A doorbell: `set` from any thread; `wait` says whether it rang, and clears it."""
+
+    def set(self) -> None: ...
+
+    async def wait(self, timeout: float | None) -> bool: ...
+
+
+class Runtime(Protocol):
+    """Time, waiting and identity."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never steps and that runs while the machine is suspended."""
+
+    def signal(self) -> Signal: ...
+
+    def mutex(self) -> AbstractContextManager[Any]: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
+        """Do it to its end although we are being cancelled; give up waiting after ``limit``."""
+
+    def owner(self) -> object:
+        """The current task, or else the current thread: two of them never compare equal."""
+
+    def who(self, label: str) -> str:
+        """The same for people, as `Who.encoded` writes it."""
+
+
+class KeeperRuntime(Runtime, Protocol):
+    """A runtime that can also run something beside us: a thread's, or the simulator's."""
+
+    def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
+
+
+class Backend(Protocol):
+    """One store. Every verb is one atomic step there, idempotent by claim id, over in ``budget``.
+
+    What fails raises `BackendError`: then the outcome is unknown and asking again is harmless.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs: ...
+
+    async def renew(
+        self, claims: Sequence[Claim], budget: float
+    ) -> Sequence[Granted | Busy | Gone]: ...
+
+    async def release(self, claim: Claim, budget: float) -> bool: ...
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot: ...
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone: ...
+
+    async def watch(self, claim: Claim, wake: Wake) -> None:
+        """From now on call ``wake`` when the claim is served or rung. Hints only: they may be late,
+        double, false or missing; they may come on any thread."""
+
+    def unwatch(self, claim: Claim) -> None: ...
+
+    async def inspect(self, name: str, budget: float) -> Snapshot: ...
+
+    async def names(self, prefix: str, budget: float) -> Iterable[str]: ...
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool: ...
+
+    async def hear(self, timeout: float | None) -> None:
+        """The keeper's pause: deliver bells until one came, `poke` was called, or time is over."""
+
+    def poke(self) -> None:
+        """Make `hear` return; from any thread, and not forgotten if nobody hears just now."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,80 @@
+"""``@client.locked("ACCOUNT:{user.id}")``: one call at a time per name.
+
+All that can be wrong with it is found at decoration: the key expression, the keywords, the kind of
+function. It knows the clients only by what it calls on them, so both faces use it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from holdfast.errors import ConfigurationError
+from holdfast.inputs import check_terms
+from holdfast.keys import Key, compile_key
+
+OnBusy = Literal["raise", "skip"]
+KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
+
+
+class Locking(Protocol):
+    def twin(self, colour: str) -> Any: ...
+
+
+def locked_by(
+    client: Callable[[], Locking],
+    key: Key,
+    *,
+    prefix: str | None,
+    on_busy: OnBusy,
+    terms: Mapping[str, Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The decorator itself. ``client`` is asked at the first call, so that a default client is not
+    made at import."""
+    check_terms("locked()", terms, KEYWORDS)
+    if on_busy not in ("raise", "skip"):
+        raise ConfigurationError(f"on_busy={on_busy!r}: 'raise' or 'skip'")
+    skip = on_busy == "skip"
+    # To skip is not to wait, unless a time is given.
+    timeout = terms.get("timeout") or 0
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function) or isinstance(function, type):
+            raise ConfigurationError("locked(…) decorates a function: @client.locked('name')")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"{function.__qualname__} is a generator: its body would run after the lock was "
+                "released. Take the lock inside it"
+            )
+        name_of = compile_key(key, function, prefix=prefix)
+
+        def lock_for(colour: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return client().twin(colour).lock(name_of(args, kwargs), **terms)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def one_task_at_a_time(*args: Any, **kwargs: Any) -> Any:
+                lock = lock_for("asyncio", args, kwargs)
+                hold = await (lock.try_acquire(timeout=timeout) if skip else lock.acquire())
+                if hold is None:
+                    return None
+                async with hold:
+                    return await function(*args, **kwargs)
+
+            return one_task_at_a_time
+
+        @functools.wraps(function)
+        def one_at_a_time(*args: Any, **kwargs: Any) -> Any:
+            lock = lock_for("blocking", args, kwargs)
+            hold = lock.try_acquire(timeout=timeout) if skip else lock.acquire()
+            if hold is None:
+                return None
+            with hold:
+                return function(*args, **kwargs)
+
+        return one_at_a_time
+
+    return decorate

@@ -1,0 +1,85 @@
+"""Every exception of holdfast, in one family.
+
+A message names the lock, the holder and the offending value, and says what to do. It never shows
+a password or a whole claim id. ``None`` as a return value means "not acquired"; anything that went
+wrong is one of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.model import Snapshot
+
+
+class HoldfastError(Exception):
+    """The base of everything that holdfast raises. Can be pickled, as pools of processes need."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[HoldfastError], said: tuple[Any, ...], facts: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *said)
+    error.args = said
+    error.__dict__.update(facts)
+    return error
+
+
+class AcquireTimeout(HoldfastError, TimeoutError):
+    """The lock was not acquired within ``timeout`` seconds; the body did not run.
+
+    ``snapshot`` tells who held it and who waited when we gave up (``None`` if the store could not
+    be asked any more).
+    """
+
+    def __init__(self, message: str, *, name: str, timeout: float, snapshot: Snapshot | None):
+        super().__init__(message)
+        self.name = name
+        self.timeout = timeout
+        self.snapshot = snapshot
+
+
+class HoldLost(HoldfastError):
+    """The hold ended without us: its lease ran out, or the store no longer knows it.
+
+    Somebody else may hold the lock already. What was written under ``fence`` must be refused by
+    the resource from now on; do not write more.
+    """
+
+    def __init__(self, message: str, *, name: str, fence: int):
+        super().__init__(message)
+        self.name = name
+        self.fence = fence
+
+
+class NotHeld(HoldfastError, RuntimeError):
+    """A release, or a take-over, of something that this owner does not hold."""
+
+
+class BackendError(HoldfastError, ConnectionError):
+    """The store could not be reached, or did not answer in time: the outcome is unknown.
+
+    ``transient`` is False when asking again cannot help (a wrong password, a broken file).
+    """
+
+    def __init__(self, message: str, *, transient: bool = True):
+        super().__init__(message)
+        self.transient = transient
+
+
+class NotReplicated(HoldfastError):
+    """Too few replicas acknowledged the claim; it was undone."""
+
+
+class QuorumError(HoldfastError):
+    """Too few nodes of a quorum answered."""
+
+
+class Unsupported(HoldfastError):
+    """The store cannot give what was asked for; the message says why."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """A name, a number, a URL or a key expression that cannot be meant; refused before any I/O."""

@@ -1,0 +1,152 @@
+"""The nouns: what is asked of a store, what it answers, and what it shows. Frozen, no I/O.
+
+Times: ``lease``, ``retry_after`` and ``remaining`` are seconds that pass; ``since`` is a moment, in
+seconds since the epoch on the store's wall clock, for people to read, never to decide by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+# A name of slots without end: readers take one each, a writer takes all of them.
+ALL_SLOTS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who asks, for people: the host, the process, the thread or task, and a label of their own."""
+
+    host: str
+    pid: int
+    thread: str
+    label: str = ""
+
+    def __str__(self) -> str:
+        label = f" ({self.label})" if self.label else ""
+        return f"{self.host}, pid {self.pid}, {self.thread}{label}"
+
+    def encoded(self) -> str:
+        """One line that an operator can read in the store, and that ``decoded`` takes apart."""
+        return " ".join(
+            (quote(self.host), str(self.pid), quote(self.thread), quote(self.label))
+        ).rstrip()
+
+    @classmethod
+    def decoded(cls, text: str) -> Who:
+        """The inverse of ``encoded``; foreign text is shown as it is, never refused."""
+        parts = text.split(" ")
+        if len(parts) in (3, 4) and parts[1].isdigit():
+            label = unquote(parts[3]) if len(parts) == 4 else ""
+            return cls(unquote(parts[0]), int(parts[1]), unquote(parts[2]), label)
+        return cls("unknown", 0, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One attempt to get something. ``id`` cannot be guessed, and asking twice with it is harmless.
+
+    ``slots`` is the size of the name (1 for a lock, n for a semaphore, ALL_SLOTS for a read-write
+    lock), ``take`` how many of them this claim wants. ``wait`` False asks once and leaves no place.
+    """
+
+    name: str
+    id: str = field(repr=False)  # a secret
+    who: str
+    lease: float
+    slots: int = 1
+    take: int = 1
+    fair: bool = True
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Yes: under this fence, for ``lease`` seconds from when the store decided."""
+
+    fence: int
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Not now. ``retry_after`` is when asking again makes sense; ``fence`` is the last one that the
+    store had given out when it said so: a bell with a lower fence is older than this answer."""
+
+    retry_after: float
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The store knows no hold and no place of this claim (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """The name is in use with another number of slots."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One live hold, as an operator sees it."""
+
+    who: Who
+    fence: int
+    take: int
+    since: float
+    remaining: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One live claim that waits, as an operator sees it."""
+
+    who: Who
+    take: int
+    since: float
+    fair: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Who holds a name and who waits for it, in order, at one moment of the store."""
+
+    name: str
+    slots: int
+    holders: tuple[Holder, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do; the same questions for every store."""
+
+    store: str
+    across: str  # "process", "host" or "network": how far a lock reaches
+    fair: bool = True
+    fences: bool = True
+    wakes: str = "push"  # "push", or how else a waiter learns of its turn
+    survives_restart: bool = False
+    frees_dead_process: bool = False  # at once, not only when the lease ends
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What one client did so far. Histogram bucket i counts durations below 2**i microseconds."""
+
+    acquired: int
+    reentered: int
+    contended: int
+    timed_out: int
+    lost: int
+    released: int
+    renewals: int
+    renew_errors: int
+    held: int
+    waiting: int
+    wait_time: tuple[int, ...]
+    hold_time: tuple[int, ...]

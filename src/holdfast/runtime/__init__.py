@@ -1,0 +1,1 @@
+"""How holdfast waits: in threads, and in asyncio. Knows no store."""

@@ -1,0 +1,41 @@
+"""``make simulate``: run seeds, say what was seen, show the first failure so that it replays.
+
+python -m holdfast.testing.simulate --seeds 3000 --first 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from holdfast.testing.simulation.scenario import run_seed
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3000, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first one")
+    parser.add_argument("-v", "--verbose", action="store_true", help="all violations of a seed")
+    given = parser.parse_args(argv)
+    began = time.perf_counter()
+    failed = acquired = lost = handovers = 0
+    for seed in range(given.first, given.first + given.seeds):
+        report = run_seed(seed)
+        acquired += report.acquired
+        lost += report.lost
+        handovers += report.handovers
+        if report.violations:
+            failed += 1
+            shown = report.violations if given.verbose else report.violations[:2]
+            print(f"seed {seed}:", *shown, sep="\n    ")
+    took = time.perf_counter() - began
+    print(
+        f"{given.seeds} seeds of 30 virtual seconds, {failed} failed; {acquired} holds, "
+        f"{handovers} waits, {lost} losses told; {given.seeds / took * 60:.0f} seeds a minute"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

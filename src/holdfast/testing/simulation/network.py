@@ -1,0 +1,185 @@
+"""Between the clients and the store: delay, loss, doubles, black holes, restarts, amnesia.
+
+The server is the production memory store under a clock of its own. Requests, replies and bells
+travel separately and each may be late, doubled or lost; order is not kept, because a request that
+was given up on may still arrive from an old connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.backends.memory import CAPABILITIES, Bell, MemoryStore
+from holdfast.core import law
+from holdfast.core.ports import Wake
+from holdfast.errors import BackendError
+from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+from holdfast.testing.simulation.world import Node, SimSignal, World
+
+
+@dataclass(slots=True)
+class Weather:
+    """How bad the network is just now."""
+
+    delay: float = 0.004
+    spike: float = 0.0  # chance of a delay a hundred times as long
+    loss: float = 0.0
+    double: float = 0.0
+
+    def calm(self) -> None:
+        self.spike = self.loss = self.double = 0.0
+
+
+class Server:
+    """The store behind the network. ``observe`` is told of every step, for the witness."""
+
+    def __init__(self, world: World, rate: float, weather: Weather) -> None:
+        self.world = world
+        self.rate = rate
+        self.weather = weather
+        self.up = True
+        self.wall_offset = 1.7e9
+        self.store = self._new_store()
+        self.ears: dict[str, SimBackend] = {}
+        self.observe: Callable[[str], None] = lambda name: None
+
+    def _new_store(self) -> MemoryStore:
+        return MemoryStore(self.now, self.wall)
+
+    def now(self) -> float:
+        return self.world.time * self.rate
+
+    def wall(self) -> float:
+        return self.wall_offset + self.world.time * self.rate
+
+    def amnesia(self) -> None:
+        """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
+        self.store = self._new_store()
+
+    def execute(self, name: str, verb: Callable[..., Any], *said: Any) -> Any:
+        answer, bells = self.store.step(name, verb, *said)
+        self.observe(name)
+        for bell in bells:
+            self._ring(bell)
+        return answer
+
+    def _ring(self, bell: Bell) -> None:
+        ear = self.ears.get(bell[0])
+        if ear is not None:
+            self.travel(ear.node, ear.rung, bell)
+
+    def travel(self, node: Node, action: Callable[..., None], *said: Any) -> None:
+        """One message, to or from that node."""
+        world, weather, dice = self.world, self.weather, self.world.dice
+        if node.cut_until > world.time or dice.random() < weather.loss:
+            return
+        for _ in range(2 if dice.random() < weather.double else 1):
+            delay = dice.expovariate(1.0 / weather.delay)
+            if dice.random() < weather.spike:
+                delay *= 100
+            world.after(delay, action, *said)
+
+
+class SimBackend:
+    """The backend port on a node: every verb is a request, and maybe a reply."""
+
+    def __init__(self, node: Node, server: Server) -> None:
+        self.node = node
+        self.server = server
+        self._wakes: dict[str, Wake] = {}
+        self._ear = SimSignal(node)
+        self.asked: Callable[[Claim], None] = lambda claim: None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    async def _ask(self, budget: float, handle: Callable[[], Any]) -> Any:
+        signal = SimSignal(self.node)
+        answers: list[Any] = []
+        server = self.server
+
+        def replied(answer: Any) -> None:
+            if not answers:
+                answers.append(answer)
+                signal.set()
+
+        def arrived() -> None:
+            if server.up:
+                answer = handle()
+                server.travel(self.node, replied, answer)
+
+        server.travel(self.node, arrived)
+        await signal.wait(budget)
+        if not answers:
+            raise BackendError("the simulated store did not answer in time")
+        return answers[0]
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        self.asked(claim)
+        self.server.ears[claim.id] = self
+        execute = self.server.execute
+        answer = await self._ask(budget, lambda: execute(claim.name, law.claim, claim))
+        assert isinstance(answer, Granted | Busy | Differs)
+        return answer
+
+    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+        execute = self.server.execute
+        answers: list[Granted | Busy | Gone] = await self._ask(
+            budget, lambda: [execute(claim.name, law.renew, claim) for claim in claims]
+        )
+        return answers
+
+    async def release(self, claim: Claim, budget: float) -> bool:
+        execute = self.server.execute
+        return bool(await self._ask(budget, lambda: execute(claim.name, law.release, claim)))
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+        execute = self.server.execute
+        answer = await self._ask(budget, lambda: execute(claim.name, law.leave, claim))
+        assert isinstance(answer, Snapshot)
+        return answer
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        raise BackendError("not simulated")
+
+    async def watch(self, claim: Claim, wake: Wake) -> None:
+        self._wakes[claim.id] = wake
+
+    def unwatch(self, claim: Claim) -> None:
+        self._wakes.pop(claim.id, None)
+
+    def rung(self, bell: Bell) -> None:
+        """A bell arrived. A paused or dead process hears nothing now; a paused one later."""
+        if self.node.dead:
+            return
+        if self.node.paused_until > self.node.world.time:
+            self.node.world.at(self.node.paused_until, self.rung, bell)
+            return
+        wake = self._wakes.get(bell[0])
+        if wake is not None:
+            wake(bell[1])
+
+    async def inspect(self, name: str, budget: float) -> Snapshot:
+        execute = self.server.execute
+        answer = await self._ask(budget, lambda: execute(name, law.look, name))
+        assert isinstance(answer, Snapshot)
+        return answer
+
+    async def names(self, prefix: str, budget: float) -> list[str]:
+        return list(await self._ask(budget, lambda: self.server.store.names(prefix)))
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+        execute = self.server.execute
+        return bool(await self._ask(budget, lambda: execute(name, law.break_hold, fence)))
+
+    async def hear(self, timeout: float | None) -> None:
+        await self._ear.wait(timeout)
+
+    def poke(self) -> None:
+        self._ear.set()
+
+    def close(self) -> None:
+        """Nothing is open."""
