@@ -1,4 +1,5 @@
-"""What ``make test`` runs after style and types: all tests with coverage, the simulation, a summary.
+"""What ``make test`` runs after style and types: all tests with coverage, the simulation, a
+summary.
 
 Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
 the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the

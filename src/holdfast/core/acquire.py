@@ -155,10 +155,13 @@ def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) 
 async def _leave(backend: Backend, claim: Claim, limit: float) -> Snapshot | None:
     """Out of the queue; a grant that crossed is given back. Unreachable: the place ends by itself,
     a grant that crossed with its first lease."""
-    try:
-        return await backend.leave(claim, limit)
-    except BackendError:
-        return None
+    for _ in range(ATTEMPTS):
+        try:
+            return await backend.leave(claim, limit / ATTEMPTS)
+        except BackendError as error:
+            if not error.transient:
+                break
+    return None
 
 
 async def _leave_quietly(backend: Backend, claim: Claim, limit: float) -> None:

@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 
+from holdfast.testing.simulation.bugs import BUGS
 from holdfast.testing.simulation.scenario import run_seed
 
 
@@ -16,8 +17,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3000, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first one")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug, and find it")
     parser.add_argument("-v", "--verbose", action="store_true", help="all violations of a seed")
     given = parser.parse_args(argv)
+    if given.bug:
+        return hunt(given.bug, given.first, given.seeds)
     began = time.perf_counter()
     failed = acquired = lost = handovers = 0
     for seed in range(given.first, given.first + given.seeds):
@@ -35,6 +39,18 @@ def main(argv: list[str] | None = None) -> int:
         f"{handovers} waits, {lost} losses told; {given.seeds / took * 60:.0f} seeds a minute"
     )
     return 1 if failed else 0
+
+
+def hunt(bug: str, first: int, seeds: int) -> int:
+    """Plant a bug and look for a seed that shows it; not to find one is the failure here."""
+    with BUGS[bug]():
+        for seed in range(first, first + seeds):
+            violations = run_seed(seed).violations
+            if violations:
+                print(f"{bug}: found by seed {seed}: {violations[0]}")
+                return 0
+    print(f"{bug}: NOT found in {seeds} seeds: the witness is blind")
+    return 1
 
 
 if __name__ == "__main__":

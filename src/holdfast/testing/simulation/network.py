@@ -1,8 +1,9 @@
 """Between the clients and the store: delay, loss, doubles, black holes, restarts, amnesia.
 
 The server is the production memory store under a clock of its own. Requests, replies and bells
-travel separately and each may be late, doubled or lost; order is not kept, because a request that
-was given up on may still arrive from an old connection.
+travel separately and each may be late, doubled or lost. What one client sends and hears keeps its
+order, as on a connection, but for what comes very late: a request that was given up on may still
+arrive from an old connection.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ class Weather:
     spike: float = 0.0  # chance of a delay a hundred times as long
     loss: float = 0.0
     double: float = 0.0
+    bell_delay: float = 0.0  # how long a bell may take on top: a listener that is slow to hear
+
+    @property
+    def fine(self) -> bool:
+        return not (self.spike or self.loss or self.double)
 
     def calm(self) -> None:
-        self.spike = self.loss = self.double = 0.0
+        self.spike = self.loss = self.double = self.bell_delay = 0.0
 
 
 class Server:
@@ -40,6 +46,7 @@ class Server:
         self.rate = rate
         self.weather = weather
         self.up = True
+        self.restarts = 0
         self.wall_offset = 1.7e9
         self.store = self._new_store()
         self.ears: dict[str, SimBackend] = {}
@@ -68,7 +75,8 @@ class Server:
     def _ring(self, bell: Bell) -> None:
         ear = self.ears.get(bell[0])
         if ear is not None:
-            self.travel(ear.node, ear.rung, bell)
+            slow = self.world.dice.random() * self.weather.bell_delay
+            self.world.after(slow, self.travel, ear.node, ear.rung, bell)
 
     def travel(self, node: Node, action: Callable[..., None], *said: Any) -> None:
         """One message, to or from that node."""
@@ -78,8 +86,10 @@ class Server:
         for _ in range(2 if dice.random() < weather.double else 1):
             delay = dice.expovariate(1.0 / weather.delay)
             if dice.random() < weather.spike:
-                delay *= 100
-            world.after(delay, action, *said)
+                world.after(delay * 100, action, *said)
+            else:
+                node.latest = max(node.latest, world.time + delay)
+                world.at(node.latest, action, *said)
 
 
 class SimBackend:
@@ -156,7 +166,8 @@ class SimBackend:
         if self.node.dead:
             return
         if self.node.paused_until > self.node.world.time:
-            self.node.world.at(self.node.paused_until, self.rung, bell)
+            late = self.node.world.dice.expovariate(20.0)  # it lies unread for a while
+            self.node.world.at(self.node.paused_until + late, self.rung, bell)
             return
         wake = self._wakes.get(bell[0])
         if wake is not None:

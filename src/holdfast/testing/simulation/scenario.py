@@ -47,6 +47,8 @@ class Scenario:
             self.weather.loss = dice.choice((0.01, 0.05, 0.15))
             self.weather.double = dice.choice((0.0, 0.05))
             self.weather.spike = dice.choice((0.0, 0.01, 0.05))
+        self.fine = self.weather.fine
+        self.weather.bell_delay = dice.choice((0.0, 0.0, 0.0, 1.5))
         self.server = Server(world, 1 + dice.uniform(-DRIFT, DRIFT), self.weather)
         self.lease = dice.choice((0.8, 2.0, 4.0))
         self.slots = {"sim:a": dice.choice((1, 1, 1, 2, 3))}
@@ -107,8 +109,11 @@ class Scenario:
             task.claim_id = ""
             try:
                 held = await core.attempt(terms, timeout)
-            except (BackendError, Cancelled):
-                continue  # what became of it is not known: the history stays open
+            except (BackendError, Cancelled) as error:
+                # What became of it is not known: the history stays open.
+                if isinstance(error, Cancelled) and self.fine:
+                    self.world.after(1.0, self.witness.gave_up, node, name, task.claim_id)
+                continue
             if isinstance(held, Held):
                 self.answered(held.claim, held.fence)
                 core.ledger.on_end(held, lambda held=held: self.ended(held))  # type: ignore[misc]
@@ -193,6 +198,7 @@ class Scenario:
 
     def restart(self, amnesia: bool) -> None:
         self.server.up = False
+        self.server.restarts += 1
         if amnesia:
             self.server.amnesia()
             self.witness.void_all()

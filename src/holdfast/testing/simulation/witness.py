@@ -155,6 +155,12 @@ class Witness:
                 for row in book._holds.values():
                     if row.ends > now + 60:
                         self.accuse("P4", f"the hold {row.id} never ends")
+        for node, core in self.clients:
+            if node.dead or node.paused_until > self.world.time - 1.0:
+                continue
+            for held in core.ledger.kept.values():
+                if node.now() > held.deadline + 1.0:
+                    self.accuse("P5", f"{held.claim.id} is over for a second and nobody was told")
 
     # ---- at the clients ------------------------------------------------------------------------
 
@@ -167,6 +173,14 @@ class Witness:
         self._recheck(grant)
         if not grant.over:
             self.accuse("P5", f"{held.claim.id} was reported released and is still held")
+
+    def gave_up(self, node: Node, name: str, claim_id: str) -> None:
+        """A while after a cancelled acquire where all else is well: nothing is left of it."""
+        if node.dead or node.paused_until or node.cut_until or self.server.restarts:
+            return
+        book = self.server.store._names.get(name)
+        if book is not None and (claim_id in book._holds or book.place(claim_id) is not None):
+            self.accuse("P5", f"{claim_id} was cancelled a second ago and is still there")
 
     def told_lost(self, held: Held) -> None:
         count = self._told[held.fence] = self._told.get(held.fence, 0) + 1

@@ -121,6 +121,7 @@ class Node:
         self.offset = offset
         self.paused_until = 0.0
         self.cut_until = 0.0
+        self.latest = 0.0  # when the last message that kept its order arrives
         self.dead = False
         self.tasks: list[Task] = []
 

@@ -1,0 +1,59 @@
+"""The simulator: the core survives trouble, the witness sees planted bugs, a seed replays exactly.
+
+``make test`` runs thousands of seeds besides; here a few run under coverage.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.simulate import main
+from holdfast.testing.simulation import scenario
+from holdfast.testing.simulation.bugs import BUGS
+from holdfast.testing.simulation.scenario import run_seed
+
+
+def test_the_core_keeps_its_promises_under_trouble():
+    for seed in range(1, 121):
+        assert run_seed(seed).violations == [], f"seed {seed}"
+
+
+def test_trouble_really_happens():
+    reports = [run_seed(seed) for seed in range(1, 41)]
+    assert sum(report.acquired for report in reports) > 1000
+    assert sum(report.handovers for report in reports) > 500
+    assert sum(report.lost for report in reports) > 20
+    assert sum(report.renewed for report in reports) > 100
+    assert sum(report.timed_out for report in reports) > 20
+
+
+def test_a_seed_replays_exactly():
+    assert run_seed(7) == run_seed(7)
+    assert run_seed(7) != run_seed(8)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug, capsys):
+    assert main(["--bug", bug, "--seeds", "1500"]) == 0
+    assert "found by seed" in capsys.readouterr().out
+
+
+def test_a_witness_that_sees_nothing_is_noticed(monkeypatch, capsys):
+    monkeypatch.setattr(scenario.Witness, "accuse", lambda self, promise, what: None)
+    assert main(["--bug", "one_more_than_there_are", "--seeds", "3"]) == 1
+    assert "NOT found" in capsys.readouterr().out
+
+
+def test_failing_seeds_are_shown_so_that_they_can_be_replayed(capsys):
+    with BUGS["one_more_than_there_are"]():
+        assert main(["--seeds", "2", "--first", "5"]) == 1
+    shown = capsys.readouterr().out
+    assert "seed 5:" in shown and "P1 at" in shown and "2 failed" in shown
+
+
+def test_a_worker_that_ends_in_an_unexpected_error_is_a_finding(monkeypatch):
+    async def broken(self, *said):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr("holdfast.core.locks.Core.attempt", broken)
+    assert any("KeyError" in what for what in run_seed(1).violations)
