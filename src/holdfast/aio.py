@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Never, Self
 
 from holdfast.backends import Store, open_store
 from holdfast.core.ledger import Held, State
-from holdfast.decorators import OnBusy, locked_by
+from holdfast.decorators import F, OnBusy, locked_by
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face import (
     CONNECT_KEYWORDS,
@@ -214,7 +215,7 @@ class Client(ClientFace):
         prefix: str | None = None,
         on_busy: OnBusy = "raise",
         **terms: Any,
-    ) -> Any:
+    ) -> Callable[[F], F]:
         """A decorator: one call at a time per name that the key expression makes of the arguments.
 
         ``on_busy="skip"`` returns None instead of raising `AcquireTimeout` (at once if no timeout
@@ -305,6 +306,8 @@ def lock(name: str, **terms: Any) -> Lock:
     return default_client().lock(name, **terms)
 
 
-def locked(key: Key, *, prefix: str | None = None, on_busy: OnBusy = "raise", **terms: Any) -> Any:
+def locked(
+    key: Key, *, prefix: str | None = None, on_busy: OnBusy = "raise", **terms: Any
+) -> Callable[[F], F]:
     """`Client.locked` on the default client, which is made at the first call, not at import."""
     return locked_by(default_client, key, prefix=prefix, on_busy=on_busy, terms=terms)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.inputs import check_terms
 from holdfast.keys import Key, compile_key
 
 OnBusy = Literal["raise", "skip"]
+F = TypeVar("F", bound=Callable[..., Any])
 KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
 
 
@@ -30,7 +31,7 @@ def locked_by(
     prefix: str | None,
     on_busy: OnBusy,
     terms: Mapping[str, Any],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[F], F]:
     """The decorator itself. ``client`` is asked at the first call, so that a default client is not
     made at import."""
     check_terms("locked()", terms, KEYWORDS)
@@ -40,7 +41,7 @@ def locked_by(
     # To skip is not to wait, unless a time is given.
     timeout = terms.get("timeout") or 0
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         if not callable(function) or isinstance(function, type):
             raise ConfigurationError("locked(…) decorates a function: @client.locked('name')")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -64,7 +65,7 @@ def locked_by(
                 async with hold:
                     return await function(*args, **kwargs)
 
-            return one_task_at_a_time
+            return one_task_at_a_time  # type: ignore[return-value]
 
         @functools.wraps(function)
         def one_at_a_time(*args: Any, **kwargs: Any) -> Any:
@@ -75,6 +76,6 @@ def locked_by(
             with hold:
                 return function(*args, **kwargs)
 
-        return one_at_a_time
+        return one_at_a_time  # type: ignore[return-value]
 
     return decorate

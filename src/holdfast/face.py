@@ -46,7 +46,7 @@ LOCK_KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "owner", "labe
 CONNECT_KEYWORDS = ("lease", "namespace")
 
 FACES: dict[str, type[ClientFace]] = {}
-_clients: weakref.WeakSet[ClientFace] = weakref.WeakSet()
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 H = TypeVar("H", bound="HoldFace")
 
@@ -207,13 +207,11 @@ class ClientFace:
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
-        self.core = Core(
-            runtime, backend, secrets.token_hex(16), keeper_runtime(runtime), keeper_backend
-        )
+        self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._twins: dict[str, ClientFace] = {}
-        _clients.add(self)
-        forks.remember(self)
-        weakref.finalize(self, _shut, backend, keeper_backend).atexit = False
+        _cores.add(self.core)
+        forks.remember(self.core)
+        weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
 
     @classmethod
     def on(cls, store: Store, *, lease: Seconds, namespace: str) -> Self:
@@ -245,15 +243,6 @@ class ClientFace:
 
     def __repr__(self) -> str:
         return f"<{self.colour} holdfast client of {self.store.url}>"
-
-    def before_fork(self) -> None:
-        """The store comes to rest by itself."""
-
-    def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
-
-    def after_fork_in_child(self) -> None:
-        self.core.forked(secrets.token_hex(16))
 
     def _full(self, name: str) -> str:
         return f"{self.namespace}:{checked_name(name)}"
@@ -314,6 +303,11 @@ class ClientFace:
             ) from None
 
 
+def new_secret() -> str:
+    """128 bits that nobody can guess."""
+    return secrets.token_hex(16)
+
+
 def keeper_runtime(runtime: Runtime) -> Any:
     """A blocking runtime keeps for itself; asyncio's keeper is a thread."""
     return runtime if hasattr(runtime, "spawn") else BlockingRuntime()
@@ -343,10 +337,9 @@ def _shut(*backends: Backend) -> None:
 def _at_exit() -> None:
     """Give back what is still held: a deploy must not leave it locked. At most about a second."""
     until = clock.now() + EXIT_LIMIT
-    for client in list(_clients):
-        core = client.core
+    for core in list(_cores):
         if not core.closed and (core.ledger.kept or core.ledger.waiting or core.keeper.running):
             try:
-                run(core.close(client._keeper_backend, max(until - clock.now(), 0.05)))
+                run(core.close(core.keeper.backend, max(until - clock.now(), 0.05)))
             except Exception:  # the interpreter is ending: say it, and let it end
                 log.exception("holdfast: could not release at exit")

@@ -132,7 +132,14 @@ async def _claim(
     while True:
         sent = runtime.now()
         try:
-            return sent, await backend.claim(claim, limit / ATTEMPTS)
+            answer = await backend.claim(claim, limit / ATTEMPTS)
+            now = runtime.now()
+            if not isinstance(answer, Granted) or now < sent + answer.lease * (1.0 - DRIFT):
+                return sent, answer
+            # We were paused, or the store was: this lease may be over. Ask anew, and be quick.
+            if now >= until + PATIENCE:
+                raise BackendError("the store's answers take longer than the lease")
+            continue
         except BackendError as error:
             if not error.transient or runtime.now() + RETRY_PAUSE >= until:
                 raise

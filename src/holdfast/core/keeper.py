@@ -40,6 +40,7 @@ class Keeper:
         self.runtime = runtime
         self.backend = backend
         self._ledger = ledger
+        self.client: object = None
         self._running = False
         self._stopped = False
         self._wakes_at = NEVER

@@ -20,6 +20,7 @@ from holdfast.model import Claim, Granted, Statistics
 # is good for 0.0001, a virtual machine under load for less than 0.005.
 DRIFT = 0.01
 HISTOGRAM_BUCKETS = 40
+SLACK = 0.001
 
 
 class State(enum.Enum):
@@ -51,6 +52,7 @@ class Held:
         "owner",
         "renews",
         "state",
+        "unknown",
     )
 
     def __init__(
@@ -62,6 +64,7 @@ class Held:
         self.count = 1
         self.state = State.HELD
         self.cause = ""
+        self.unknown = False  # its release was sent and never answered
         self.foreign = False  # a parent's, seen in a fork's child
         self.acquired_at = now
         self.renews = renews
@@ -75,7 +78,7 @@ class Held:
         """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
         up to a tenth of that earlier if the keeper is sending others anyway."""
         self.deadline = min(sent + lease * (1.0 - DRIFT), self.ends_by)
-        if self.renews and self.deadline < self.ends_by:
+        if self.renews and sent + lease < self.ends_by - SLACK:
             self.due = sent + lease / 3
             self.early = sent + lease * 0.3
         else:
@@ -91,7 +94,7 @@ class Held:
         """Why our own clock says that it is over."""
         if not self.renews:
             return f"its lease of {self.claim.lease:g} s is over and it is not renewed"
-        if self.deadline >= self.ends_by:
+        if self.deadline >= self.ends_by - self.claim.lease * DRIFT - SLACK:
             return "its max_hold is over"
         return (
             f"its lease of {self.claim.lease:g} s ran out before a renewal succeeded "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -47,22 +47,29 @@ class Terms:
 
 class Core:
     """One client's logic. ``keeper_backend`` is the blocking twin that the keeper speaks through;
-    ``secret`` is 128 bits that nobody can guess, from which claim ids are made."""
+    ``new_secret`` makes 128 bits that nobody can guess, from which claim ids are made."""
 
     def __init__(
         self,
         runtime: Runtime,
         backend: Backend,
-        secret: str,
+        new_secret: Callable[[], str],
         keeper_runtime: KeeperRuntime,
         keeper_backend: Backend,
     ) -> None:
         self.runtime = runtime
         self.backend = backend
         self.ledger = Ledger(runtime)
-        self.keeper = Keeper(keeper_runtime, keeper_backend, self.ledger)
-        self._secret = secret
+        self._keep(keeper_runtime, keeper_backend)
+        self._new_secret = new_secret
+        self._secret = new_secret()
         self._count = itertools.count(1)
+
+    def _keep(self, runtime: KeeperRuntime, backend: Backend) -> None:
+        self.keeper = Keeper(runtime, backend, self.ledger)
+        # While it runs, its thread keeps us alive, and what we hold: a client that nobody refers to
+        # any more still gives back at exit.
+        self.keeper.client = self
 
     # ---- acquire ---------------------------------------------------------------------------
 
@@ -188,6 +195,8 @@ class Core:
         self.settle(held)
         if held.state is State.LOST and held.count > 0:
             await self._unwind_lost(held)
+        if held.unknown:
+            return await self._give_back(held)  # a retry, after an error that said "unknown"
         with self.ledger.mutex:
             if held.state is not State.HELD:
                 raise NotHeld(
@@ -221,7 +230,6 @@ class Core:
                 self.ledger.end(held, State.RELEASED)
         budget = budget_for(held.claim.lease)
         until = self.runtime.now() + budget
-        unknown: BackendError | None = None
         while True:
             try:
                 known = await self.backend.release(held.claim, budget / ATTEMPTS)
@@ -229,7 +237,7 @@ class Core:
             except GeneratorExit:
                 raise
             except BackendError as error:
-                unknown = error
+                held.unknown = True
                 if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
                     raise self._release_unknown(held, error) from error
                 await self.runtime.sleep(RETRY_PAUSE)
@@ -241,7 +249,8 @@ class Core:
                 raise
         # "Not ours any more" after an answer that got lost: our own first request did it, unless
         # the lease could have ended meanwhile.
-        if not known and (unknown is None or self.runtime.now() >= held.deadline):
+        unknown, held.unknown = held.unknown, False
+        if not known and (not unknown or self.runtime.now() >= held.deadline):
             held.cause = "the store no longer knew it when it was released"
             raise held.loss()
 
@@ -356,12 +365,18 @@ class Core:
             waiting.ring(None)  # wake up, and find that we are closed
             await self._release_again(backend, waiting.claim, until - self.runtime.now())
 
-    def forked(self, secret: str) -> None:
+    def before_fork(self) -> None:
+        """The store comes to rest by itself."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
         """We are a child: what the parent holds is the parent's, and no keeper runs here."""
         inherited = list(self.ledger.by_owner.values())
         self.ledger = Ledger(self.runtime)
-        self.keeper = Keeper(self.keeper.runtime, self.keeper.backend, self.ledger)
-        self._secret = secret
+        self._keep(self.keeper.runtime, self.keeper.backend)
+        self._secret = self._new_secret()
         self._count = itertools.count(1)
         for held in inherited:
             held.state = State.LOST

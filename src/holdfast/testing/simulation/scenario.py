@@ -68,7 +68,8 @@ class Scenario:
         node = Node(world, name, 1 + dice.uniform(-DRIFT, DRIFT), dice.uniform(0, 1e6))
         backend = SimBackend(node, self.server)
         runtime = SimRuntime(node)
-        core = Core(runtime, backend, f"{name}{len(self.witness.clients)}", runtime, backend)
+        secret = f"{name}{len(self.witness.clients)}"
+        core = Core(runtime, backend, lambda: secret, runtime, backend)
         backend.asked = lambda claim: self.asked(node, claim.id, claim.name, claim.take)
         self.witness.clients.append((node, core))
         for number in range(dice.choice((1, 1, 2))):
