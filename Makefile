@@ -17,7 +17,7 @@ help:
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    coverage filelock hatchling hypothesis mypy pytest pytest-timeout ruff
+	    coverage editables filelock hatchling hypothesis mypy pytest pytest-timeout ruff
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 

@@ -23,6 +23,7 @@ from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Sn
 T = TypeVar("T")
 Bell = tuple[str, Granted | None]
 
+SWEEP_ABOVE = 1000
 CAPABILITIES = Capabilities(store="memory", across="process")
 
 
@@ -108,6 +109,7 @@ class MemoryStore:
         self._names: dict[str, NameBook] = {}
         self._mutex = threading.Lock()
         self._wakes: dict[str, Wake] = {}
+        self._sweep_at = SWEEP_ABOVE
         forks.remember(self)
 
     def before_fork(self) -> None:
@@ -132,6 +134,8 @@ class MemoryStore:
         with self._mutex:
             book = self._names.get(name)
             if book is None:
+                if len(self._names) >= self._sweep_at:
+                    self._sweep()
                 book = self._names[name] = NameBook(self)
             book.open()
             try:
@@ -140,6 +144,15 @@ class MemoryStore:
                 self.rung = []
                 if book.empty:
                     del self._names[name]
+
+    def _sweep(self) -> None:
+        """Forget names of which only the dead are left. Done whenever they have doubled, so that it
+        costs next to nothing per step."""
+        for name, book in list(self._names.items()):
+            book.open()
+            if not law.look(book, name).slots:
+                del self._names[name]
+        self._sweep_at = 2 * len(self._names) + SWEEP_ABOVE
 
     def ring(self, bells: Iterable[Bell]) -> None:
         for claim_id, grant in bells:

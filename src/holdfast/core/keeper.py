@@ -25,6 +25,7 @@ from holdfast.model import Busy, Claim, Gone, Granted
 BATCH = 100
 IDLE = 20.0
 MAX_BUDGET = 5.0
+STUMBLE = 0.5
 NEVER = float("inf")
 
 log = logging.getLogger("holdfast")
@@ -80,31 +81,32 @@ class Keeper:
         try:
             while not self._stopped:
                 now = self.runtime.now()
-                overdue, work = self._plan(now)
-                for held in overdue:
-                    self._ledger.lose(held, held.why_over())
-                if work:
-                    await self._renew(work)
-                if overdue or work:
-                    idle_since = None
-                    continue
-                if self._wakes_at != NEVER:
-                    idle_since = None
-                elif idle_since is None:
-                    idle_since = now
-                elif now - idle_since >= IDLE and self._retire():
-                    return
-                pause = IDLE if self._wakes_at == NEVER else max(self._wakes_at - now, 0.0)
-                await self.backend.hear(pause)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            log.exception(
-                "holdfast: the keeper stumbled; the next acquire or release starts another"
-            )
-            raise
+                try:
+                    if await self._work(now):
+                        idle_since = None
+                        continue
+                    if self._wakes_at != NEVER:
+                        idle_since = None
+                    elif idle_since is None:
+                        idle_since = now
+                    elif now - idle_since >= IDLE and self._retire():
+                        return
+                    pause = IDLE if self._wakes_at == NEVER else max(self._wakes_at - now, 0.0)
+                    await self.backend.hear(pause)
+                except Exception:  # whatever it is, the holds must be kept: say it, and go on
+                    log.exception("holdfast: the keeper stumbled, and goes on")
+                    await self.runtime.sleep(STUMBLE)
         finally:
             self.died()
+
+    async def _work(self, now: float) -> bool:
+        """Do what is due; whether there was anything."""
+        overdue, work = self._plan(now)
+        for held in overdue:
+            self._ledger.lose(held, held.why_over())
+        if work:
+            await self._renew(work)
+        return bool(overdue or work)
 
     def _retire(self) -> bool:
         with self._ledger.mutex:
@@ -151,7 +153,7 @@ class Keeper:
                 answers = await self.backend.renew(claims, budget_for(lease))
             except BackendError as error:
                 self._ledger.renew_errors += 1
-                log.warning("holdfast: %d renewals failed, will ask again: %s", len(batch), error)
+                log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
                 again = self.runtime.now() + min(1.0, lease / 20)
                 for entry in work:
                     _postpone(entry, again)

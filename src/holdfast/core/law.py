@@ -166,7 +166,7 @@ def look(book: Book, name: str) -> Snapshot:
     """Who holds the name and who waits, as operators see it. Changes nothing."""
     holders = tuple(
         Holder(Who.decoded(row.who), row.fence, row.take, row.since, row.ends - book.now)
-        for row in book.holds.values()
+        for row in sorted(book.holds.values(), key=lambda row: row.fence)
     )
     waiters = tuple(
         Waiter(Who.decoded(row.who), row.take, row.since, bool(row.fair))
@@ -194,6 +194,12 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
             got = _grant(book, place, place.lease)
         else:
             book.ring(place, _grant(book, place, min(place.lease, FIRST_LEASE)))
+    if free is None and awake is not None:
+        free = awake.slots - _taken(book)
+    if awake is not None and not awake.fair and free is not None and awake.take <= free:
+        book.drop_place(awake)  # whoever asks first gets it, though others were rung before
+        free -= awake.take
+        got = _grant(book, awake, awake.lease)
     for place in book.waiting(fair=False):
         if free is None:
             free = place.slots - _taken(book)
@@ -201,11 +207,7 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
             break
         if place.take <= free:
             free -= place.take
-            if awake is not None and place.id == awake.id:
-                book.drop_place(place)
-                got = _grant(book, place, place.lease)
-            else:
-                book.ring(place, None)
+            book.ring(place, None)
     return got
 
 

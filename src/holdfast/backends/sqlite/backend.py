@@ -7,7 +7,7 @@ bell for a grant that was rolled back would be believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.backends.sqlite.book import Rows, SqlBook
@@ -51,6 +51,8 @@ class Neighbourhood(Protocol):
 
     def unwatch(self, claim_id: str) -> None: ...
 
+    def attend(self, homes: Iterable[str]) -> None: ...
+
 
 class SqliteBackend:
     """One store, one colour (the transport's). Clocks are given, so that nobody needs two."""
@@ -78,44 +80,46 @@ class SqliteBackend:
         return CAPABILITIES
 
     async def _step(self, name: str, budget: float, verb: Callable[..., T], *said: object) -> T:
-        neighbours = self._neighbours
-        home = neighbours.home()
-
         def work(rows: Rows) -> tuple[T, SqlBook]:
-            book = SqlBook(rows, name, self._clock(), self._wall(), home, neighbours.is_dead)
+            book = self._book(rows, name, self._clock(), self._wall())
             return verb(book, *said), book
 
         answer, book = await self._transport.step(work, budget)
-        if book.rung or book.buried:
-            self._after(book)
+        self._after(book)
         return answer
 
+    def _book(self, rows: Rows, name: str, now: float, wall: float) -> SqlBook:
+        # Our home is made when the file is open and known to be ours, not before.
+        neighbours = self._neighbours
+        return SqlBook(rows, name, now, wall, neighbours.home(), neighbours.is_dead)
+
     def _after(self, book: SqlBook) -> None:
-        """It is committed: ring, and take away the files of those we buried."""
+        """It is committed: ring, take away the files of those we buried, and watch those whose
+        death would be our turn."""
         for row, grant in book.rung:
             self._neighbours.ring(row.home, row.id, grant)
-        self._neighbours.remove(book.buried)
+        if book.buried:
+            self._neighbours.remove(book.buried)
+        if book.in_the_way:
+            self._neighbours.attend(book.in_the_way)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         return await self._step(claim.name, budget, law.claim, claim)
 
     async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
         """All of them in one transaction."""
-        neighbours = self._neighbours
-        home = neighbours.home()
 
         def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]]:
             now, wall = self._clock(), self._wall()
             done = []
             for claim in claims:
-                book = SqlBook(rows, claim.name, now, wall, home, neighbours.is_dead)
+                book = self._book(rows, claim.name, now, wall)
                 done.append((law.renew(book, claim), book))
             return done
 
         done = await self._transport.step(work, budget)
         for _, book in done:
-            if book.rung or book.buried:
-                self._after(book)
+            self._after(book)
         return [answer for answer, _ in done]
 
     async def release(self, claim: Claim, budget: float) -> bool:

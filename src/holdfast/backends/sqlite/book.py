@@ -61,6 +61,12 @@ ADD_PLACE = """
 """
 KEEP_PLACE = "UPDATE waiters SET ends = ?1, home = ?2 WHERE id = ?3"
 DROP_PLACE = "DELETE FROM waiters WHERE id = ?1"
+SWEEP_HOLDS = """
+    DELETE FROM holds WHERE (name, id) IN (SELECT name, id FROM holds WHERE ends <= ?1 LIMIT 1000)
+"""
+SWEEP_WAITERS = """
+    DELETE FROM waiters WHERE id IN (SELECT id FROM waiters WHERE ends <= ?1 LIMIT 1000)
+"""
 BURY_HOLDS = "DELETE FROM holds WHERE home = ?1"
 BURY_WAITERS = "DELETE FROM waiters WHERE home = ?1"
 
@@ -93,6 +99,7 @@ class SqlBook:
         self._is_dead = is_dead
         self._holds: dict[str, Row] | None = None
         self._anybody_waits: bool | None = None
+        self._at_the_head: set[str] = set()
 
     @property
     def holds(self) -> dict[str, Row]:
@@ -131,6 +138,8 @@ class SqlBook:
         after = -1
         while True:
             found = self._rows.execute(QUEUE, (self._name, fair, after)).fetchall()
+            if after < 0:
+                self._at_the_head.update(columns[-1] for columns in found)
             for _, *columns in found:
                 row = Row(*columns)
                 if self._lives(row):
@@ -140,6 +149,14 @@ class SqlBook:
             if len(found) < 16:
                 return
             after = found[-1][0]
+
+    @property
+    def in_the_way(self) -> set[str]:
+        """Other processes that hold the name while somebody waits for it, or wait at its head."""
+        if not self._anybody_waits or not self._holds:
+            return set()
+        holding = {row.home for row in self._holds.values()}
+        return (holding | self._at_the_head) - {self.home, DETACHED}
 
     def _lives(self, row: Row) -> bool:
         if row.ends <= self.now:

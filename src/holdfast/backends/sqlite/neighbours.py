@@ -4,7 +4,9 @@ Beside the file is a folder. Each process has two files there, named by a random
 
 - ``HOME.life``, which it keeps ``flock``ed. The kernel drops that lock when the process ends,
   however it ends, so "can I lock it?" answers "is it dead?", with no polling and no pids that are
-  used again. A life file that is missing proves nothing: then only the lease counts.
+  used again. A life file that is missing proves nothing: then only the lease counts. It
+  contains the pid, with which those who wait can sleep until the kernel says that the process
+  ended.
 - ``HOME.bell``, a Unix datagram socket: a doorbell. Messages are hints: a full, a missing or a deaf
   socket loses one, and the waiter's next refresh tells it the same.
 """
@@ -12,14 +14,13 @@ Beside the file is a folder. Each process has two files there, named by a random
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
 import select
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.core.ports import Wake
@@ -27,6 +28,7 @@ from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Granted
 
 MAX_BURIALS = 200
+MAX_ATTENDED = 64
 MAX_SOCKET_PATH = 100  # the kernel's limit is 108 with the final NUL, 104 on some systems
 
 
@@ -41,6 +43,7 @@ class Neighbours:
         self._bell: socket.socket | None = None
         self._folder_fd = -1
         self._wakes: dict[str, Wake] = {}
+        self._attended: dict[str, int] = {}  # home → a descriptor of that process
 
     def home(self) -> str:
         """Our home; on first use it is made, and locked before anybody can see it."""
@@ -48,14 +51,33 @@ class Neighbours:
             return self._home
         with self._mutex:
             if not self._home:
-                home = secrets.token_hex(8)
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                unseen = self._folder / f".{home}.new"
-                self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                fcntl.flock(self._life, fcntl.LOCK_EX)
-                os.rename(unseen, self._path(home, "life"))
-                self._home = home
+                try:
+                    self._home = self._settle(secrets.token_hex(8))
+                except OSError as error:
+                    raise BackendError(
+                        f"no home for this process in {self._folder}: {error}", transient=False
+                    ) from error
         return self._home
+
+    def _settle(self, home: str) -> str:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unseen = self._folder / f".{home}.new"
+        self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._life, fcntl.LOCK_EX)
+        os.write(self._life, str(os.getpid()).encode())
+        os.rename(unseen, self._path(home, "life"))
+        return home
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """One process at a time in here: for what is done to files, beside the store."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        guard = os.open(self._folder / "guard", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(guard)
 
     def is_dead(self, home: str) -> bool:
         """Is that process gone, for good? False also means "cannot tell"."""
@@ -87,6 +109,43 @@ class Neighbours:
                 with contextlib.suppress(OSError):
                     os.unlink(self._path(home, kind))
 
+    # ---- deaths ------------------------------------------------------------------------------
+
+    def attend(self, homes: Iterable[str]) -> None:
+        """Somebody here waits for what these processes hold: wake up when one of them ends, however
+        it ends. A hint only; where the system or the pid does not lend itself, the next refresh
+        finds out."""
+        for home in homes:
+            with self._mutex:
+                if home in self._attended or len(self._attended) >= MAX_ATTENDED:
+                    continue
+                descriptor = self._open_process(home)
+                if descriptor < 0:
+                    continue
+                self._attended[home] = descriptor
+            if self.is_dead(home):  # it ended before we watched; its pid may be another's by now
+                self._mourn(home)
+
+    def _open_process(self, home: str) -> int:
+        try:
+            with open(self._path(home, "life"), "rb") as life:
+                return os.pidfd_open(int(life.read(20) or b"0"))
+        except (OSError, ValueError, AttributeError):
+            return -1
+
+    def _mourn(self, home: str) -> None:
+        """Everybody here who waits asks again; the one whose turn it is gets it."""
+        self._disregard([home])
+        for wake in list(self._wakes.values()):
+            wake(None)
+
+    def _disregard(self, homes: Iterable[str]) -> None:
+        with self._mutex:
+            for home in homes:
+                descriptor = self._attended.pop(home, -1)
+                if descriptor >= 0:
+                    os.close(descriptor)
+
     # ---- bells -------------------------------------------------------------------------------
 
     def watch(self, claim_id: str, wake: Wake) -> None:
@@ -96,6 +155,8 @@ class Neighbours:
 
     def unwatch(self, claim_id: str) -> None:
         self._wakes.pop(claim_id, None)
+        if not self._wakes and self._attended:
+            self._disregard(list(self._attended))
 
     def ring(self, home: str, claim_id: str, grant: Granted | None) -> None:
         """Ring one bell: here directly, elsewhere by a datagram that may get lost."""
@@ -118,11 +179,16 @@ class Neighbours:
         bell = self._bell
         if bell is not None:
             waiter.register(bell, select.POLLIN)
+        attended = {descriptor: home for home, descriptor in list(self._attended.items())}
+        for descriptor in attended:
+            waiter.register(descriptor, select.POLLIN)
         ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
         for descriptor, _ in ready:
             if descriptor == poke:
                 with contextlib.suppress(BlockingIOError):
                     os.read(poke, 4096)
+            elif descriptor in attended:
+                self._mourn(attended[descriptor])
         if bell is None or bell.fileno() < 0:
             return
         with contextlib.suppress(OSError):  # nothing more to read, or closed under us
@@ -154,9 +220,7 @@ class Neighbours:
                 bell.bind(self._socket_path(home))
             except OSError as error:
                 bell.close()
-                if error.errno == errno.EMFILE:
-                    raise BackendError(f"no bell for {self._folder}: {error}") from error
-                raise
+                raise BackendError(f"no bell for {self._folder}: {error}") from error
             self._bell = bell
 
     def _path(self, home: str, kind: str) -> str:
@@ -188,9 +252,10 @@ class Neighbours:
             if self._bell is not None:
                 self._bell.close()
                 self._bell = None
-            for descriptor in (self._life, self._folder_fd):
+            for descriptor in (self._life, self._folder_fd, *self._attended.values()):
                 if descriptor >= 0:
                     os.close(descriptor)
+            self._attended.clear()
             self._life = self._folder_fd = -1
 
     def before_fork(self) -> None:

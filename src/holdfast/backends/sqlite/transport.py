@@ -43,6 +43,7 @@ APPLICATION_ID = 0x686F6C64  # "hold"
 VERSION = 1
 FIRST_PAUSE = 0.00005
 LONGEST_PAUSE = 0.002
+SWEEP_EVERY = 1000  # steps; what ran out and is asked for by nobody must not stay for ever
 LOOK_EVERY = 0.02  # how often to see whether the path still leads to our file
 
 
@@ -60,6 +61,7 @@ class File:
         self._connection: sqlite3.Connection | None = None
         self._inode = (0, 0)
         self._looked_at = 0.0
+        self._steps = 0
 
     def step(self, work: Work[T]) -> T:
         """One transaction, or `Busy` with nothing done."""
@@ -69,9 +71,17 @@ class File:
             except sqlite3.Error as error:
                 self._close()
                 raise self._explained(error) from error
+            except OSError as error:
+                self._close()
+                raise BackendError(
+                    f"the store {self.path} is out of reach: {error}", transient=False
+                ) from error
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 answer = work(connection)
+                self._steps += 1
+                if self._steps % SWEEP_EVERY == 0:
+                    self._sweep(connection)
                 connection.execute("COMMIT")
                 return answer
             except sqlite3.Error as error:
@@ -97,8 +107,8 @@ class File:
         return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        with contextlib.suppress(OSError):  # what is wrong with it, sqlite says better
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.path.exists():
+            self._create()
         connection = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -113,8 +123,26 @@ class File:
         self._connection = connection
         return connection
 
+    def _create(self) -> None:
+        """A new file, for this user alone: it holds the secrets of claims. Leftovers of one that
+        was deleted alone would be taken for its own; who clears them away must be alone, too."""
+        make_folders(self.path.parent)
+        with self._neighbours.guarded():
+            if self.path.exists():
+                return
+            for leftover in ("-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.path}{leftover}")
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def _sweep(self, connection: sqlite3.Connection) -> None:
+        now = clock.now()
+        connection.execute(book.SWEEP_HOLDS, (now,))
+        connection.execute(book.SWEEP_WAITERS, (now,))
+
     def _prepare(self, connection: sqlite3.Connection) -> list[str]:
         """Make the tables, empty a file of an earlier boot, bury the dead; whom we buried."""
+        self._refuse_foreign(connection)  # before anything is written
         connection.execute(
             "PRAGMA page_size = 1024"
         )  # rows are small, and pages are what is written
@@ -127,14 +155,7 @@ class File:
             )
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
-        (known,) = connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if known != APPLICATION_ID:
-            if tables:
-                raise BackendError(
-                    f"{self.path} is a database of something else: name another file",
-                    transient=False,
-                )
+        if not self._refuse_foreign(connection):
             for statement in book.SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -156,8 +177,19 @@ class File:
             for home in buried:
                 connection.execute(book.BURY_HOLDS, (home,))
                 connection.execute(book.BURY_WAITERS, (home,))
+            self._sweep(connection)
         connection.execute("COMMIT")
         return buried
+
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
+        """Is it ours already? Empty is not yet; anything else is an error, and left as it is."""
+        (known,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables and known != APPLICATION_ID:
+            raise BackendError(
+                f"{self.path} is a database of something else: name another file", transient=False
+            )
+        return bool(tables)
 
     def _explained(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -246,6 +278,14 @@ def pauses(until: float, path: Path):  # type: ignore[no-untyped-def]
         f"the store {path} stayed locked: another process is in the middle of a transaction; "
         "is one of its users stopped (SIGSTOP, a debugger, a frozen container)?"
     )
+
+
+def make_folders(folder: Path) -> None:
+    """The folders that are missing, each for this user alone."""
+    for above in (*reversed(folder.parents), folder):
+        with contextlib.suppress(FileExistsError):
+            if not above.exists():
+                above.mkdir(mode=0o700)
 
 
 def boot_id() -> str:

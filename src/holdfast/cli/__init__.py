@@ -1,0 +1,1 @@
+"""The command: `holdfast run` holds a lock while a command runs, `holdfast demo` shows it all."""

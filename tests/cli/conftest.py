@@ -1,0 +1,51 @@
+"""The embedded store in a folder of its own, and processes that end with the test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_processes import Start
+
+import holdfast
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite://{tmp_path / 'locks.db'}"
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[holdfast.Client]:
+    with holdfast.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Start]:
+    """Starts a process in a session of its own, that is, without a terminal."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: object, **more: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **more,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()

@@ -1,0 +1,120 @@
+"""`holdfast run`: who gets a signal, how often, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+from cli_processes import (
+    HOLDFAST,
+    ON_A_TERMINAL,
+    PATIENCE,
+    Start,
+    is_alive,
+    is_silent,
+    line,
+    places,
+    wait_until,
+)
+
+import holdfast
+
+
+def test_signals_are_forwarded_once(start: Start) -> None:
+    words = ("USR1", "HUP", "INT", "QUIT", "USR2")
+    traps = "; ".join(f"trap 'echo {word}' {word}" for word in words)
+    script = f"{traps}; trap 'echo TERM; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
+    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    assert line(runner) == "ready"
+    for word in words:
+        runner.send_signal(signal.Signals[f"SIG{word}"])
+        assert line(runner) == word
+    assert is_silent(runner, 0.1)
+    runner.send_signal(signal.SIGTERM)
+    assert runner.communicate(timeout=PATIENCE)[0] == "TERM\n"
+    assert runner.returncode == 7
+
+
+def test_a_signal_that_ends_the_command_ends_us_with_its_code(
+    start: Start, client: holdfast.Client
+) -> None:
+    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert line(runner) == "ready"
+    runner.send_signal(signal.SIGTERM)
+    assert runner.wait(PATIENCE) == 143
+    assert client.lock("job").try_acquire() is not None
+
+
+def test_after_sigterm_the_lock_is_kept_until_the_last_of_the_command_has_ended(
+    start: Start, client: holdfast.Client
+) -> None:
+    # The shell in front dies at once. The one behind winds up as soon as it is told to.
+    trap = "trap 'echo winding up; read go <&3; echo ended; exit' TERM"
+    script = f"exec 3<&0; ({trap}; echo ready; while :; do sleep 0.05; done) & wait"
+    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    assert line(runner) == "ready"
+    runner.send_signal(signal.SIGTERM)
+    assert line(runner) == "winding up"
+    assert client.lock("job").try_acquire(timeout=0.3) is None
+    assert runner.communicate("go\n", timeout=PATIENCE)[0] == "ended\n"
+    assert runner.returncode == 143
+    assert client.lock("job").try_acquire() is not None
+
+
+def test_what_the_command_leaves_in_the_background_does_not_keep_the_lock(
+    start: Start, client: holdfast.Client
+) -> None:
+    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "sleep 60 >&- 2>&- & echo $!")
+    left_behind = int(line(runner))
+    try:
+        assert runner.wait(PATIENCE) == 0
+        assert is_alive(left_behind)
+        assert client.lock("job").try_acquire() is not None
+    finally:
+        os.kill(left_behind, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_waiting_leaves_nothing_behind(
+    start: Start, client: holdfast.Client, url: str, signum: int, code: int
+) -> None:
+    with client.lock("job"):
+        runner = start(*HOLDFAST, "run", "job", "--", "echo", "never")
+        wait_until(lambda: client.inspect("job").waiters, "nobody waits")
+        runner.send_signal(signum)
+        assert runner.communicate(timeout=PATIENCE) == ("", "")
+        assert runner.returncode == code
+        assert not places(url)
+
+
+def test_a_signal_that_was_ignored_stays_ignored(start: Start) -> None:
+    script = "trap '' HUP; exec \"$@\""
+    inner = "echo ready; read line; echo $line"
+    runner = start("sh", "-c", script, "sh", *HOLDFAST, "run", "job", "--", "sh", "-c", inner)
+    assert line(runner) == "ready"
+    runner.send_signal(signal.SIGHUP)
+    assert runner.communicate("alive\n", timeout=PATIENCE) == ("alive\n", "")
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(start: Start) -> None:
+    script = "n=0; trap 'n=$((n+1)); echo INT$n' INT; echo ready; while :; do sleep 0.02; done"
+    terminal = start(*ON_A_TERMINAL, *HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    assert line(terminal) == "ready"
+    assert terminal.stdin is not None
+    for count in (1, 2):
+        terminal.stdin.write("\x03")
+        terminal.stdin.flush()
+        assert line(terminal).removeprefix("^C") == f"INT{count}"
+        assert is_silent(terminal, 0.3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the child of a dead parent")
+def test_a_killed_runner_takes_the_command_with_it(start: Start, client: holdfast.Client) -> None:
+    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo $$; exec sleep 60")
+    command = int(line(runner))
+    assert is_alive(command)
+    runner.kill()
+    wait_until(lambda: not is_alive(command), "the command goes on without the lock")
+    assert client.lock("job").try_acquire(timeout=PATIENCE) is not None
