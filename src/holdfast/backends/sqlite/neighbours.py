@@ -16,19 +16,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import secrets
 import select
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from holdfast import clock
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Granted
 
 MAX_BURIALS = 200
 MAX_ATTENDED = 64
+LOOK_EVERY = 30.0
 MAX_SOCKET_PATH = 100  # the kernel's limit is 108 with the final NUL, 104 on some systems
 
 
@@ -44,22 +47,41 @@ class Neighbours:
         self._folder_fd = -1
         self._wakes: dict[str, Wake] = {}
         self._attended: dict[str, int] = {}  # home → a descriptor of that process
+        self._seen_at = 0.0
+        # Called when there is something new to listen to, so that who hears already hears it too.
+        self.changed: Callable[[], None] = lambda: None
 
     def home(self) -> str:
-        """Our home; on first use it is made, and locked before anybody can see it."""
-        if self._home:
+        """Our home; on first use it is made, and made again if somebody cleaned it away."""
+        now = clock.now()
+        if self._home and now - self._seen_at < LOOK_EVERY:
             return self._home
-        with self._mutex:
-            if not self._home:
-                try:
+        try:
+            with self._mutex:
+                if not self._home or not self._still_there():
+                    self._give_up()
                     self._home = self._settle(secrets.token_hex(8))
-                except OSError as error:
-                    raise BackendError(
-                        f"no home for this process in {self._folder}: {error}", transient=False
-                    ) from error
+                self._seen_at = now
+            if self._wakes:
+                self._open_bell()
+        except OSError as error:
+            raise BackendError(
+                f"no home for this process in {self._folder}: {error}", transient=False
+            ) from error
         return self._home
 
+    def _still_there(self) -> bool:
+        """A cleaner of temporary files takes what was not touched for weeks: so touch it."""
+        try:
+            os.utime(self._path(self._home, "life"))
+            if self._bell is not None:
+                os.utime(self._path(self._home, "bell"))
+            return True
+        except FileNotFoundError:
+            return False
+
     def _settle(self, home: str) -> str:
+        """Made under another name, so that nobody sees it before it is locked."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         unseen = self._folder / f".{home}.new"
         self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,18 +118,30 @@ class Neighbours:
     def dead(self) -> list[str]:
         """The homes of dead processes whose files are still there; a bounded number of them."""
         try:
-            found = [entry.name for entry in os.scandir(self._folder) if entry.name[-5:] == ".life"]
+            found = os.listdir(self._folder)
         except FileNotFoundError:
             return []
-        homes = (name[:-5] for name in found[:MAX_BURIALS])
+        random.shuffle(found)  # so that many who live do not hide the dead behind them for ever
+        for name in found[:MAX_BURIALS]:
+            if name.endswith(".new") and self._is_old(name):
+                self._unlink(f"{self._folder}/{name}")
+        homes = [name[:-5] for name in found if name.endswith(".life")][:MAX_BURIALS]
         return [home for home in homes if home != self._home and self.is_dead(home)]
+
+    def _is_old(self, name: str) -> bool:
+        with contextlib.suppress(OSError):
+            return clock.wall() - os.stat(f"{self._folder}/{name}").st_mtime > 60.0
+        return False
 
     def remove(self, homes: Iterable[str]) -> None:
         """Their rows are buried: take their files away."""
         for home in homes:
             for kind in ("bell", "life"):
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path(home, kind))
+                self._unlink(self._path(home, kind))
+
+    def _unlink(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
     # ---- deaths ------------------------------------------------------------------------------
 
@@ -123,6 +157,7 @@ class Neighbours:
                 if descriptor < 0:
                     continue
                 self._attended[home] = descriptor
+            self.changed()
             if self.is_dead(home):  # it ended before we watched; its pid may be another's by now
                 self._mourn(home)
 
@@ -222,6 +257,7 @@ class Neighbours:
                 bell.close()
                 raise BackendError(f"no bell for {self._folder}: {error}") from error
             self._bell = bell
+        self.changed()
 
     def _path(self, home: str, kind: str) -> str:
         return f"{self._folder}/{home}.{kind}"
@@ -246,17 +282,25 @@ class Neighbours:
         """Give up our home. ``ours`` False: we are a fork's child, and the files are the
         parent's."""
         with self._mutex:
-            home, self._home = self._home, ""
+            home = self._give_up()
             if ours and home:
                 self.remove([home])
-            if self._bell is not None:
-                self._bell.close()
-                self._bell = None
-            for descriptor in (self._life, self._folder_fd, *self._attended.values()):
+            for descriptor in (self._folder_fd, *self._attended.values()):
                 if descriptor >= 0:
                     os.close(descriptor)
             self._attended.clear()
-            self._life = self._folder_fd = -1
+            self._folder_fd = -1
+
+    def _give_up(self) -> str:
+        """Close what is open of our home; which it was."""
+        home, self._home = self._home, ""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+        return home
 
     def before_fork(self) -> None:
         self._mutex.acquire()

@@ -76,10 +76,12 @@ class SqliteStore:
     """The opened store of one client: its connection, its home, its ears."""
 
     def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
-        self.url = f"sqlite://{path}"
         prepare()
+        path = path.resolve()  # a link to the file is the same store, with the same neighbours
+        self.url = f"sqlite://{path}"
         self._neighbours = Neighbours(path.with_name(path.name + ".d"))
         self._file = File(path, self._neighbours)
+        self._neighbours.changed = self._poke
         self._ears: list[PipeEar] = []
         forks.remember(self)
 
@@ -93,6 +95,10 @@ class SqliteStore:
         ear = PipeEar(self._neighbours)
         self._ears.append(ear)
         return SqliteBackend(transport, ear, self._neighbours, clock.now, clock.wall, self.close)
+
+    def _poke(self) -> None:
+        for ear in self._ears:
+            ear.poke()
 
     def close(self) -> None:
         """Give up the connection and the home; both come back if somebody goes on."""
