@@ -161,7 +161,7 @@ class LockFace(Generic[H]):
         return owner if owner is not None else self._client.core.runtime.owner()
 
     def _push(self, hold: H) -> None:
-        self._entered.setdefault(self._owner(), []).append(hold)
+        self._entered.setdefault(hold._held.owner, []).append(hold)
 
     def _pop(self) -> H:
         owner = self._owner()

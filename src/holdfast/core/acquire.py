@@ -50,100 +50,110 @@ async def obtain(
     ledger: Ledger,
     keeper: Keeper,
     claim: Claim,
+    began: float,
     timeout: float | None,
 ) -> Obtained | Snapshot | None:
     """The grant, or who was in the way when time was over (None: was not or could not be asked)."""
     budget = budget_for(claim.lease)
-    until = float("inf") if timeout is None else runtime.now() + timeout
-    waiting: Waiting | None = None
-    ask = True
     try:
-        while True:
-            now = runtime.now()
-            if ask:
-                try:
-                    # At the end of our time an answer still gets half a budget, and leaving the
-                    # other half, so that the caller waits at most one budget more than it said.
-                    limit = min(budget, max(until - now, budget / 2))
-                    sent, answer = await _claim(runtime, backend, claim, limit)
-                except BackendError as error:
-                    now = runtime.now()
-                    if waiting is None or not error.transient or now >= until:
-                        raise
-                    if now - waiting.last[0] > max(PATIENCE, claim.lease):
-                        raise
-                    await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
-                    continue
-                if isinstance(answer, Granted):
-                    return Obtained(sent, answer, by_bell=False)
-                if isinstance(answer, Differs):
-                    raise _differs(claim, answer)
-                if not claim.wait:
-                    return None
-                now = runtime.now()
-                fresh = waiting is None
-                waiting = waiting or Waiting(claim, runtime.signal())
-                waiting.still(sent, now, answer.retry_after, answer.fence)
-                if fresh:
-                    await backend.watch(claim, waiting.ring)
-                    with ledger.mutex:
-                        ledger.waiting[claim.id] = waiting
-                        ledger.contended += 1
-                    continue  # ask again: a release before we watched rang nobody
-                keeper.mind(waiting.due)
-                ask = False
-            assert waiting is not None
-            if now >= until:
-                ledger.timed_out += 1
-                return await _leave(backend, claim, budget / 2)
-            rung = await waiting.signal.wait(min(until - now, FLOOR))
-            if ledger.closed:
-                raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
-            news, waiting.news = waiting.news, None
-            now = runtime.now()
-            if news is None:
-                # Rung, but what for slipped between two lines; or our keeper is not refreshing.
-                ask = rung or now - waiting.last[0] > FLOOR
-            elif news[1] is None:
-                ask = True
-            elif obtained := _believed(waiting, news[0], news[1], now):
-                return obtained
-            else:
-                ask = True
+        sent, now, answer = await _claim(runtime, backend, claim, began, budget)
+        if isinstance(answer, Granted):
+            return Obtained(sent, answer, False)  # one round trip, and nothing else
+        if isinstance(answer, Differs):
+            raise _differs(claim, answer)
+        if not claim.wait:
+            return None
+        until = float("inf") if timeout is None else began + timeout
+        waiting = Waiting(claim, runtime.signal())
+        waiting.still(sent, now, answer.retry_after, answer.fence)
+        try:
+            await backend.watch(claim, waiting.ring)
+            with ledger.mutex:
+                ledger.waiting[claim.id] = waiting
+                ledger.contended += 1
+            return await _wait(runtime, backend, ledger, keeper, waiting, until)
+        finally:
+            backend.unwatch(claim)
+            with ledger.mutex:
+                ledger.waiting.pop(claim.id, None)
     except GeneratorExit:
         raise  # a closed coroutine may not await: the lease or the place ends by itself
     except BaseException:
         await runtime.shielded(_leave_quietly(backend, claim, budget / 2), budget / 2)
         raise
-    finally:
-        if waiting is not None:
-            backend.unwatch(claim)
-            with ledger.mutex:
-                ledger.waiting.pop(claim.id, None)
+
+
+async def _wait(
+    runtime: Runtime,
+    backend: Backend,
+    ledger: Ledger,
+    keeper: Keeper,
+    waiting: Waiting,
+    until: float,
+) -> Obtained | Snapshot | None:
+    """We stand in the queue: hear, or ask again, until it is ours or time is over."""
+    claim = waiting.claim
+    budget = budget_for(claim.lease)
+    ask = True  # a release before we watched rang nobody
+    while True:
+        now = runtime.now()
+        if ask:
+            try:
+                # At the end of our time an answer still gets half a budget, and leaving the other
+                # half, so that the caller waits at most one budget more than it said.
+                limit = min(budget, max(until - now, budget / 2))
+                sent, now, answer = await _claim(runtime, backend, claim, now, limit)
+            except BackendError as error:
+                now = runtime.now()
+                impatient = now - waiting.last[0] > max(PATIENCE, claim.lease)
+                if impatient or not error.transient or now >= until:
+                    raise
+                await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
+                continue
+            if isinstance(answer, Granted):
+                return Obtained(sent, answer, False)
+            if isinstance(answer, Differs):
+                raise _differs(claim, answer)
+            waiting.still(sent, now, answer.retry_after, answer.fence)
+            keeper.mind(waiting.due)
+        if now >= until:
+            ledger.timed_out += 1
+            return await _leave(backend, claim, budget / 2)
+        rung = await waiting.signal.wait(min(until - now, FLOOR))
+        if ledger.closed:
+            raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
+        news, waiting.news = waiting.news, None
+        now = runtime.now()
+        if news is None:
+            # Rung, but what for slipped between two lines; or our keeper is not refreshing.
+            ask = rung or now - waiting.last[0] > FLOOR
+        elif news[1] is not None and (obtained := _believed(waiting, news[0], news[1], now)):
+            return obtained
+        else:
+            ask = True
 
 
 async def _claim(
-    runtime: Runtime, backend: Backend, claim: Claim, limit: float
-) -> tuple[float, Granted | Busy | Differs]:
+    runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
+) -> tuple[float, float, Granted | Busy | Differs]:
     """One claim, asked again with the same id while the outcome is unknown and the limit allows:
     the claim that was executed although its reply was lost is then found, not taken for
-    another's."""
-    until = runtime.now() + limit
+    another's. When it was sent, when it was answered, and what."""
+    until = sent + limit
     while True:
-        sent = runtime.now()
         try:
             answer = await backend.claim(claim, limit / ATTEMPTS)
             now = runtime.now()
             if not isinstance(answer, Granted) or now < sent + answer.lease * (1.0 - DRIFT):
-                return sent, answer
+                return sent, now, answer
             # We were paused, or the store was: this lease may be over. Ask anew, and be quick.
             if now >= until + PATIENCE:
                 raise BackendError("the store's answers take longer than the lease")
-            continue
         except BackendError as error:
             if not error.transient or runtime.now() + RETRY_PAUSE >= until:
                 raise
-        await runtime.sleep(RETRY_PAUSE)
+            await runtime.sleep(RETRY_PAUSE)
+        sent = runtime.now()
 
 
 def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) -> Obtained | None:

@@ -110,7 +110,7 @@ class Core:
         )
         try:
             outcome = await obtain(
-                self.runtime, self.backend, self.ledger, self.keeper, claim, timeout
+                self.runtime, self.backend, self.ledger, self.keeper, claim, began, timeout
             )
             if outcome is None or isinstance(outcome, Snapshot):
                 return outcome
@@ -229,7 +229,7 @@ class Core:
             if held.state is State.HELD:
                 self.ledger.end(held, State.RELEASED)
         budget = budget_for(held.claim.lease)
-        until = self.runtime.now() + budget
+        until: float | None = None
         while True:
             try:
                 known = await self.backend.release(held.claim, budget / ATTEMPTS)
@@ -238,7 +238,9 @@ class Core:
                 raise
             except BackendError as error:
                 held.unknown = True
-                if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
+                now = self.runtime.now()
+                until = until or now + budget * (1 - 1 / ATTEMPTS)  # one of them is spent
+                if not error.transient or now + RETRY_PAUSE >= until:
                     raise self._release_unknown(held, error) from error
                 await self.runtime.sleep(RETRY_PAUSE)
             except BaseException:

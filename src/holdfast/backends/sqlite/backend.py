@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.backends.sqlite.book import Rows, SqlBook
+from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlBook
+from holdfast.backends.sqlite.fences import FenceClock
 from holdfast.core import law
 from holdfast.core.ports import Wake
 from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
@@ -27,7 +28,10 @@ NAMES = """
 
 
 class Transport(Protocol):
-    async def step(self, work: Callable[[Any], T], budget: float) -> T: ...
+    @property
+    def fences(self) -> FenceClock: ...
+
+    async def step(self, work: Callable[[Any], T], budget: float, *, alone: bool = False) -> T: ...
 
 
 class Ear(Protocol):
@@ -91,7 +95,9 @@ class SqliteBackend:
     def _book(self, rows: Rows, name: str, now: float, wall: float) -> SqlBook:
         # Our home is made when the file is open and known to be ours, not before.
         neighbours = self._neighbours
-        return SqlBook(rows, name, now, wall, neighbours.home(), neighbours.is_dead)
+        return SqlBook(
+            rows, name, now, wall, neighbours.home(), self._transport.fences, neighbours.is_dead
+        )
 
     def _after(self, book: SqlBook) -> None:
         """It is committed: ring, take away the files of those we buried, and watch those whose
@@ -104,6 +110,13 @@ class SqliteBackend:
             self._neighbours.attend(book.in_the_way)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        fences = self._transport.fences
+        if claim.take <= claim.slots and not fences.near_the_ceiling:
+            granted = await self._transport.step(
+                lambda rows: self._claim_alone(rows, claim, fences), budget, alone=True
+            )
+            if granted is not None:
+                return granted
         return await self._step(claim.name, budget, law.claim, claim)
 
     async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
@@ -122,7 +135,32 @@ class SqliteBackend:
             self._after(book)
         return [answer for answer, _ in done]
 
+    def _claim_alone(self, rows: Rows, claim: Claim, fences: FenceClock) -> Granted | None:
+        home, now = self._neighbours.home(), self._clock()
+        done = rows.execute(
+            CLAIM_ALONE,
+            (
+                claim.name,
+                claim.id,
+                claim.who,
+                claim.take,
+                claim.slots,
+                claim.lease,
+                claim.fair,
+                self._wall(),
+                now + claim.lease,
+                home,
+            ),
+        )
+        return Granted(fences.last, claim.lease) if done.rowcount else None
+
     async def release(self, claim: Claim, budget: float) -> bool:
+        def alone(rows: Rows) -> int:
+            said = (claim.name, claim.id, self._clock())
+            return int(rows.execute(RELEASE_ALONE, said).rowcount)
+
+        if await self._transport.step(alone, budget, alone=True):
+            return True
         return await self._step(claim.name, budget, law.release, claim)
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:

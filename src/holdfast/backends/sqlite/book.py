@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from holdfast.backends.sqlite.fences import AHEAD, FenceClock
 from holdfast.core.law import DETACHED, Row
 from holdfast.model import Granted
 
@@ -22,7 +23,8 @@ SCHEMA = (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         version INTEGER NOT NULL,
         boot TEXT NOT NULL,
-        fence INTEGER NOT NULL
+        fence_offset INTEGER NOT NULL,
+        fence_ceiling INTEGER NOT NULL
     )""",
     """CREATE TABLE holds (
         name TEXT NOT NULL, id TEXT NOT NULL, who TEXT NOT NULL, take INTEGER NOT NULL,
@@ -48,8 +50,8 @@ QUEUE = f"""
     WHERE name = ?1 AND fair = ?2 AND place > ?3 ORDER BY place LIMIT 16
 """
 PLACE = f"SELECT {_ROW} FROM waiters WHERE id = ?1 AND name = ?2"
-FENCE = "SELECT fence FROM store"
-SET_FENCE = "UPDATE store SET fence = ?1"
+CEILING = "SELECT fence_ceiling FROM store"
+RAISE_CEILING = "UPDATE store SET fence_ceiling = ?1"
 ADD_HOLD = "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 KEEP_HOLD = "UPDATE holds SET who = ?1, ends = ?2, home = ?3 WHERE name = ?4 AND id = ?5"
 DROP_HOLD = "DELETE FROM holds WHERE name = ?1 AND id = ?2"
@@ -66,6 +68,20 @@ SWEEP_HOLDS = """
 """
 SWEEP_WAITERS = """
     DELETE FROM waiters WHERE id IN (SELECT id FROM waiters WHERE ends <= ?1 LIMIT 1000)
+"""
+# The two steps that a lock takes when it is alone, each as one statement. They decide nothing that
+# the law would decide otherwise: where there is no row of the name, dead or alive, a claim is
+# granted; where nobody waits, a release serves nobody. In every other case they do nothing, and
+# the law does.
+CLAIM_ALONE = """
+    INSERT INTO holds
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, next_fence(), ?8, ?9, ?10
+    WHERE NOT EXISTS (SELECT 1 FROM holds WHERE name = ?1)
+      AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?1)
+"""
+RELEASE_ALONE = """
+    DELETE FROM holds WHERE name = ?1 AND id = ?2 AND ends > ?3
+      AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?1)
 """
 BURY_HOLDS = "DELETE FROM holds WHERE home = ?1"
 BURY_WAITERS = "DELETE FROM waiters WHERE home = ?1"
@@ -87,6 +103,7 @@ class SqlBook:
         now: float,
         wall: float,
         home: str,
+        fences: FenceClock,
         is_dead: Callable[[str], bool],
     ) -> None:
         self.now = now
@@ -96,6 +113,7 @@ class SqlBook:
         self.buried: list[str] = []
         self._rows = rows
         self._name = name
+        self._fences = fences
         self._is_dead = is_dead
         self._holds: dict[str, Row] | None = None
         self._anybody_waits: bool | None = None
@@ -115,15 +133,17 @@ class SqlBook:
 
     @property
     def last_fence(self) -> int:
-        (fence,) = self._rows.execute(FENCE).fetchone()
-        return int(fence)
+        return self._fences.seen()
 
     def next_fence(self) -> int:
-        """Greater than every one before, and than the clock: it goes on rising if the file is
-        deleted, or if a power cut forgets the last transactions."""
-        fence = max(self.last_fence + 1, int(self.wall * 1e6))
-        self._rows.execute(SET_FENCE, (fence,))
-        return fence
+        """See `fences`. A ceiling that we come near is raised before a fence is given."""
+        fences = self._fences
+        if fences.near_the_ceiling:
+            (fences.ceiling,) = self._rows.execute(CEILING).fetchone()
+            if fences.near_the_ceiling:
+                fences.ceiling = fences.seen() + AHEAD
+                self._rows.execute(RAISE_CEILING, (fences.ceiling,))
+        return fences.next()
 
     def waiting(self, *, fair: bool) -> Iterator[Row] | tuple[Row, ...]:
         return self._queue(fair) if self._somebody_waits() else ()

@@ -33,6 +33,7 @@ from typing import TypeVar
 
 from holdfast import clock
 from holdfast.backends.sqlite import book
+from holdfast.backends.sqlite.fences import FenceClock
 from holdfast.backends.sqlite.neighbours import Neighbours
 from holdfast.errors import BackendError
 
@@ -54,8 +55,17 @@ class Busy(Exception):
 class File:
     """The SQLite file, opened when first needed, used by one thread at a time."""
 
-    def __init__(self, path: Path, neighbours: Neighbours) -> None:
+    def __init__(
+        self,
+        path: Path,
+        neighbours: Neighbours,
+        now: Callable[[], float] = clock.now,
+        wall: Callable[[], float] = clock.wall,
+    ) -> None:
         self.path = path
+        self.fences = FenceClock(now)
+        self._now = now
+        self._wall = wall
         self._neighbours = neighbours
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -63,19 +73,19 @@ class File:
         self._looked_at = 0.0
         self._steps = 0
 
+    def alone(self, work: Work[T]) -> T:
+        """One statement, which is a transaction of its own; or `Busy` with nothing done."""
+        with self._mutex:
+            connection = self._reached()
+            try:
+                return work(connection)
+            except sqlite3.Error as error:
+                raise self._explained(error) from error
+
     def step(self, work: Work[T]) -> T:
         """One transaction, or `Busy` with nothing done."""
         with self._mutex:
-            try:
-                connection = self._ready()
-            except sqlite3.Error as error:
-                self._close()
-                raise self._explained(error) from error
-            except OSError as error:
-                self._close()
-                raise BackendError(
-                    f"the store {self.path} is out of reach: {error}", transient=False
-                ) from error
+            connection = self._reached()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 answer = work(connection)
@@ -90,6 +100,18 @@ class File:
             except BaseException:
                 self._roll_back(connection)
                 raise
+
+    def _reached(self) -> sqlite3.Connection:
+        try:
+            return self._ready()
+        except sqlite3.Error as error:
+            self._close()
+            raise self._explained(error) from error
+        except OSError as error:
+            self._close()
+            raise BackendError(
+                f"the store {self.path} is out of reach: {error}", transient=False
+            ) from error
 
     def _ready(self) -> sqlite3.Connection:
         if self._connection is not None:
@@ -136,7 +158,7 @@ class File:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
     def _sweep(self, connection: sqlite3.Connection) -> None:
-        now = clock.now()
+        now = self._now()
         connection.execute(book.SWEEP_HOLDS, (now,))
         connection.execute(book.SWEEP_WAITERS, (now,))
 
@@ -159,8 +181,10 @@ class File:
             for statement in book.SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute("INSERT INTO store VALUES (1, ?, ?, 0)", (VERSION, boot_id()))
-        version, boot = connection.execute("SELECT version, boot FROM store").fetchone()
+            connection.execute("INSERT INTO store VALUES (1, ?, '', 0, 0)", (VERSION,))
+        version, boot, ceiling = connection.execute(
+            "SELECT version, boot, fence_ceiling FROM store"
+        ).fetchone()
         if version != VERSION:
             raise BackendError(
                 f"{self.path} was made by another version of holdfast (format {version}, "
@@ -171,14 +195,22 @@ class File:
         if boot != boot_id():
             connection.execute("DELETE FROM holds")
             connection.execute("DELETE FROM waiters")
-            connection.execute("UPDATE store SET boot = ?", (boot_id(),))
+            offset, ceiling = self.fences.begin(self._wall(), ceiling)
+            connection.execute(
+                "UPDATE store SET boot = ?, fence_offset = ?, fence_ceiling = ?",
+                (boot_id(), offset, ceiling),
+            )
         else:
             buried = self._neighbours.dead()
             for home in buried:
                 connection.execute(book.BURY_HOLDS, (home,))
                 connection.execute(book.BURY_WAITERS, (home,))
             self._sweep(connection)
+        self.fences.offset, self.fences.ceiling = connection.execute(
+            "SELECT fence_offset, fence_ceiling FROM store"
+        ).fetchone()
         connection.execute("COMMIT")
+        connection.create_function("next_fence", 0, self.fences.next)
         return buried
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
@@ -235,17 +267,19 @@ class BlockingTransport:
 
     def __init__(self, file: File) -> None:
         self._file = file
+        self.fences = file.fences
 
-    async def step(self, work: Work[T], budget: float) -> T:
+    async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
+        """``work`` in one transaction; ``alone``: it is a single statement and needs none."""
+        step = self._file.alone if alone else self._file.step
         try:
-            return self._file.step(work)
+            return step(work)
         except Busy:
             pass
-        until = clock.now() + budget
-        for pause in pauses(until, self._file.path):
+        for pause in pauses(clock.now() + budget, self._file.path):
             time.sleep(pause)
             with contextlib.suppress(Busy):
-                return self._file.step(work)
+                return step(work)
         raise AssertionError("pauses() ends by raising")
 
 
@@ -254,17 +288,19 @@ class TaskTransport:
 
     def __init__(self, file: File) -> None:
         self._file = file
+        self.fences = file.fences
 
-    async def step(self, work: Work[T], budget: float) -> T:
+    async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
+        """As above."""
+        step = self._file.alone if alone else self._file.step
         try:
-            return self._file.step(work)
+            return step(work)
         except Busy:
             pass
-        until = clock.now() + budget
-        for pause in pauses(until, self._file.path):
+        for pause in pauses(clock.now() + budget, self._file.path):
             await asyncio.sleep(pause)
             with contextlib.suppress(Busy):
-                return self._file.step(work)
+                return step(work)
         raise AssertionError("pauses() ends by raising")
 
 

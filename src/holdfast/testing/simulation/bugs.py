@@ -27,10 +27,10 @@ def deadline_counted_from_the_reply() -> Iterator[None]:
     honest = acquire._claim
 
     async def late(
-        runtime: Runtime, backend: Backend, claim: Claim, limit: float
-    ) -> tuple[float, Granted | Busy | Differs]:
-        _, answer = await honest(runtime, backend, claim, limit)
-        return runtime.now(), answer
+        runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
+    ) -> tuple[float, float, Granted | Busy | Differs]:
+        _, now, answer = await honest(runtime, backend, claim, sent, limit)
+        return now, now, answer
 
     with patch.object(acquire, "_claim", late):
         yield
