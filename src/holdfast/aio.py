@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Never, Self
@@ -30,6 +29,7 @@ from holdfast.face import (
     checked_on_lost,
     lease_or_none,
 )
+from holdfast.forks import ForkSafeMutex
 from holdfast.inputs import Seconds, checked_timeout, refuse_foreign
 from holdfast.keys import Key
 from holdfast.model import Snapshot
@@ -276,7 +276,7 @@ class Client(ClientFace):
 FACES[Client.colour] = Client
 
 _default: Client | None = None
-_default_mutex = threading.Lock()
+_default_mutex = ForkSafeMutex()
 
 
 def connect(

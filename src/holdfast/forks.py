@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -22,6 +23,7 @@ class Forkable(Protocol):
 
 _remembered: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _resting: list[Forkable] = []
+_one_fork_at_a_time = threading.Lock()
 
 
 def remember(thing: Forkable) -> None:
@@ -30,6 +32,7 @@ def remember(thing: Forkable) -> None:
 
 
 def _before() -> None:
+    _one_fork_at_a_time.acquire()
     for thing in list(_remembered):
         _resting.append(thing)
         thing.before_fork()
@@ -38,11 +41,36 @@ def _before() -> None:
 def _after_in_parent() -> None:
     while _resting:
         _resting.pop().after_fork_in_parent()
+    _one_fork_at_a_time.release()
 
 
 def _after_in_child() -> None:
     while _resting:
         _resting.pop().after_fork_in_child()
+    _one_fork_at_a_time.release()
+
+
+class ForkSafeMutex:
+    """A mutex of a module: nobody is inside it while the process forks, so a child finds it
+    free."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        remember(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    after_fork_in_child = after_fork_in_parent
 
 
 # Where there is no fork there is nothing to do.

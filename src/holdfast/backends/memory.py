@@ -245,7 +245,7 @@ class MemoryBackend:
 
 
 _shared: dict[str, MemoryStore] = {}
-_shared_mutex = threading.Lock()
+_shared_mutex = forks.ForkSafeMutex()
 
 
 def open_memory(url: str) -> MemoryStore:

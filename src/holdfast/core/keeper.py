@@ -158,36 +158,40 @@ class Keeper:
                 for entry in work:
                     _postpone(entry, again)
                 return
-            for entry, claim, answer in zip(batch, claims, answers, strict=True):
-                if isinstance(entry, Held):
-                    self._renewed(entry, claim, sent, answer)
-                else:
-                    self._refreshed(entry, sent, answer)
+            now = self.runtime.now()
+            lost = []
+            with self._ledger.mutex:
+                for entry, claim, answer in zip(batch, claims, answers, strict=True):
+                    if not isinstance(entry, Held):
+                        self._refreshed(entry, sent, now, answer)
+                    elif cause := self._renewed(entry, claim, sent, now, answer):
+                        lost.append((entry, cause))
+            for held, cause in lost:
+                self._ledger.lose(held, cause)
 
     def _renewed(
-        self, held: Held, claim: Claim, sent: float, answer: Granted | Busy | Gone
-    ) -> None:
-        cause = (
-            "the store no longer knows it (its lease ran out there, or it was broken or deleted)"
-        )
-        with self._ledger.mutex:
-            if held.state is not State.HELD:
-                return
-            if isinstance(answer, Granted) and answer.fence == held.fence:
-                if self.runtime.now() < held.deadline:
-                    held.believe(sent, claim.lease)
-                    self._ledger.renewals += 1
-                    return
-                cause = held.why_over()  # rule 1: the good answer came too late
-        self._ledger.lose(held, cause)
+        self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone
+    ) -> str:
+        """Believe in it anew, or say why it is lost. Under the mutex."""
+        if held.state is not State.HELD:
+            return ""  # released meanwhile
+        if not isinstance(answer, Granted) or answer.fence != held.fence:
+            return "the store no longer knows it (its lease ran out there, or it was broken)"
+        if now >= held.deadline:
+            return held.why_over()  # rule 1: the good answer came too late
+        held.believe(sent, claim.lease)
+        self._ledger.renewals += 1
+        return ""
 
-    def _refreshed(self, waiting: Waiting, sent: float, answer: Granted | Busy | Gone) -> None:
+    def _refreshed(
+        self, waiting: Waiting, sent: float, now: float, answer: Granted | Busy | Gone
+    ) -> None:
         match answer:
             case Granted():
                 waiting.due = NEVER
                 waiting.granted(sent, answer)
             case Busy():
-                waiting.still(sent, self.runtime.now(), answer.retry_after, answer.fence)
+                waiting.still(sent, now, answer.retry_after, answer.fence)
             case Gone():
                 waiting.due = NEVER
                 waiting.ring(None)  # it asks again, and takes a new place

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlBook
+from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlBook, extend_together
 from holdfast.backends.sqlite.fences import FenceClock
 from holdfast.core import law
 from holdfast.core.ports import Wake
@@ -122,9 +122,12 @@ class SqliteBackend:
     async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
         """All of them in one transaction."""
 
-        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]]:
+        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]]:
             now, wall = self._clock(), self._wall()
-            done = []
+            together = extend_together(rows, claims, now, self._neighbours.home())
+            if together is not None:
+                return [(together[claim.id], None) for claim in claims]
+            done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []
             for claim in claims:
                 book = self._book(rows, claim.name, now, wall)
                 done.append((law.renew(book, claim), book))
@@ -132,7 +135,8 @@ class SqliteBackend:
 
         done = await self._transport.step(work, budget)
         for _, book in done:
-            self._after(book)
+            if book is not None:
+                self._after(book)
         return [answer for answer, _ in done]
 
     def _claim_alone(self, rows: Rows, claim: Claim, fences: FenceClock) -> Granted | None:

@@ -107,6 +107,9 @@ class File:
         except sqlite3.Error as error:
             self._close()
             raise self._explained(error) from error
+        except BackendError:
+            self._close()
+            raise
         except OSError as error:
             self._close()
             raise BackendError(
@@ -215,8 +218,9 @@ class File:
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
         """Is it ours already? Empty is not yet; anything else is an error, and left as it is."""
-        (known,) = connection.execute("PRAGMA application_id").fetchone()
+        # In this order: both are committed together, so tables that are seen have their id.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        (known,) = connection.execute("PRAGMA application_id").fetchone()
         if tables and known != APPLICATION_ID:
             raise BackendError(
                 f"{self.path} is a database of something else: name another file", transient=False

@@ -41,8 +41,10 @@ def renewal_counted_from_the_reply() -> Iterator[None]:
     """The same in the keeper."""
     honest = keeper.Keeper._renewed
 
-    def late(self: keeper.Keeper, held: Any, claim: Claim, sent: float, answer: Any) -> None:
-        honest(self, held, claim, self.runtime.now(), answer)
+    def late(
+        self: keeper.Keeper, held: Any, claim: Claim, sent: float, now: float, answer: Any
+    ) -> str:
+        return honest(self, held, claim, now, now, answer)
 
     with patch.object(keeper.Keeper, "_renewed", late):
         yield
@@ -172,13 +174,15 @@ def cancelled_waiters_stay() -> Iterator[None]:
 def a_late_answer_revives_the_dead() -> Iterator[None]:
     """A renewal's "ok" after our own deadline is believed."""
 
-    def renewed(self: keeper.Keeper, held: Any, claim: Claim, sent: float, answer: Any) -> None:
+    def renewed(
+        self: keeper.Keeper, held: Any, claim: Claim, sent: float, now: float, answer: Any
+    ) -> str:
         if isinstance(answer, Granted):
             held.state = ledger.State.HELD
             self._ledger.kept[held.claim.id] = held
             held.believe(sent, claim.lease)
-        else:
-            self._ledger.lose(held, "gone")
+            return ""
+        return "gone"
 
     with patch.object(keeper.Keeper, "_renewed", renewed):
         yield
@@ -254,9 +258,9 @@ def the_keeper_dies_at_the_first_error() -> Iterator[None]:
             return
         for entry, answer in zip(work, answers, strict=True):
             if isinstance(entry, ledger.Held):
-                self._renewed(entry, entry.claim, sent, answer)
+                self._renewed(entry, entry.claim, sent, sent, answer)
             else:
-                self._refreshed(entry, sent, answer)
+                self._refreshed(entry, sent, sent, answer)
 
     with patch.object(keeper.Keeper, "_renew", renew):
         yield

@@ -16,6 +16,9 @@ from holdfast.testing.history import History
 from holdfast.testing.simulation.network import Server
 from holdfast.testing.simulation.world import Node, World
 
+# A place lives six seconds without a refresh; a request that is under way may refresh it once more.
+BURIED_AFTER = 9.0
+
 
 @dataclass(slots=True)
 class Grant:
@@ -134,6 +137,17 @@ class Witness:
         elif queue.free_since is None:
             queue.free_since = self.world.time
 
+    def _bury_check(self, book: NameBook, now: float) -> None:
+        """Holds end, and who died some seconds ago stands in the queue no more."""
+        for row in book._holds.values():
+            if row.ends > now + 60:
+                self.accuse("P4", f"the hold {row.id} never ends")
+        for row in (*book._places[True].values(), *book._places[False].values()):
+            node = self.server.ears[row.id].node
+            gone = self.world.time - node.died_at if node.dead else 0.0
+            if gone > BURIED_AFTER and row.ends > now:
+                self.accuse("P4", f"{row.id} died {gone:.1f} s ago and still stands in the queue")
+
     def _well(self, claim_id: str) -> bool:
         """Is that client running and connected? One that is not keeps its place for a while."""
         node = self.server.ears[claim_id].node
@@ -152,9 +166,7 @@ class Witness:
                     self.accuse("P4", f"{name} is free for {waited:.1f} s while {queue.order} wait")
                     queue.free_since = self.world.time
             if book:
-                for row in book._holds.values():
-                    if row.ends > now + 60:
-                        self.accuse("P4", f"the hold {row.id} never ends")
+                self._bury_check(book, now)
         for node, core in self.clients:
             if node.dead or node.paused_until > self.world.time - 1.0:
                 continue

@@ -123,6 +123,7 @@ class Node:
         self.cut_until = 0.0
         self.latest = 0.0  # when the last message that kept its order arrives
         self.dead = False
+        self.died_at = 0.0
         self.tasks: list[Task] = []
 
     def now(self) -> float:
@@ -130,6 +131,7 @@ class Node:
 
     def crash(self) -> None:
         self.dead = True
+        self.died_at = self.world.time
         for task in self.tasks:
             if not task.done:
                 task.done = True
