@@ -1,0 +1,51 @@
+"""Every Python example in the docs runs, each in a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite")]
+PARTS = ["Example", "What it offers", "How it works, and what it guarantees", "Options"]
+
+
+def examples():
+    for page in PAGES:
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        for number, block in enumerate(blocks, 1):
+            yield pytest.param(block, id=f"{page.name}-{number}")
+
+
+@pytest.mark.parametrize("example", list(examples()))
+def test_an_example_runs(example, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(example)
+    environment = os.environ | {"HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+@pytest.mark.parametrize("page", STORE_PAGES, ids=lambda page: page.name)
+def test_a_store_has_a_page_with_the_same_four_parts(page):
+    assert re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE) == PARTS
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in (*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
