@@ -100,7 +100,6 @@ def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
     if (mine := book.holds.get(claim.id)) is not None:
         # Asked twice: the first answer was lost, or our bell. The lease starts again, as a
         # renewal's does, so that the asker's belief may count from this request.
-        mine.home = book.home
         return _extend(book, mine, claim.lease)
     if (slots := _slots(book, claim.slots)) != claim.slots or claim.take > slots:
         return Differs(slots)
@@ -120,7 +119,6 @@ def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
 def renew(book: Book, claim: Claim) -> Granted | Busy | Gone:
     """Extend a hold, or refresh a place. What is not there is never made again."""
     if (mine := book.holds.get(claim.id)) is not None:
-        mine.home = book.home
         return _extend(book, mine, claim.lease)
     if (place := book.place(claim.id)) is not None:
         _refresh(book, place)

@@ -124,7 +124,7 @@ class SqliteBackend:
 
         def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]]:
             now, wall = self._clock(), self._wall()
-            together = extend_together(rows, claims, now, self._neighbours.home())
+            together = extend_together(rows, claims, now)
             if together is not None:
                 return [(together[claim.id], None) for claim in claims]
             done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []

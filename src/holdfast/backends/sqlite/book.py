@@ -244,9 +244,7 @@ def _columns(row: Row) -> tuple[Any, ...]:
     )
 
 
-def extend_together(
-    rows: Rows, claims: Sequence[Claim], now: float, home: str
-) -> dict[str, Granted] | None:
+def extend_together(rows: Rows, claims: Sequence[Claim], now: float) -> dict[str, Granted] | None:
     """Renew many holds at once, if all of them live and want the same lease; None: one by one."""
     lease = claims[0].lease
     if any(claim.lease != lease for claim in claims):
@@ -261,7 +259,7 @@ def extend_together(
     if len(found) != len(claims):
         return None
     rows.executemany(
-        "UPDATE holds SET ends = ?, home = ? WHERE name = ? AND id = ?",
-        [(now + lease, home, claim.name, claim.id) for claim in claims],
+        "UPDATE holds SET ends = ? WHERE name = ? AND id = ?",
+        [(now + lease, claim.name, claim.id) for claim in claims],
     )
     return {claim_id: Granted(fence, lease) for claim_id, fence in found}

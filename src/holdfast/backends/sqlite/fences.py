@@ -28,6 +28,11 @@ class FenceClock:
         self.ceiling = 0
         self.last = 0
 
+    def starts_again(self, offset: int, ceiling: int) -> bool:
+        """Is the clock behind where it was when the ceiling was last raised? Then this is another
+        boot, also where the system does not tell which."""
+        return offset + int(self._clock() * 1e6) < ceiling - AHEAD
+
     def begin(self, wall: float, ceiling: int) -> tuple[int, int]:
         """A new boot, or a new file: the offset and the ceiling to write down."""
         start = max(int(wall * 1e6), ceiling + 1)

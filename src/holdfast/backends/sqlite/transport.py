@@ -78,9 +78,14 @@ class File:
         with self._mutex:
             connection = self._reached()
             try:
-                return work(connection)
+                answer = work(connection)
             except sqlite3.Error as error:
                 raise self._explained(error) from error
+            self._steps += 1
+            if self._steps % SWEEP_EVERY == 0:
+                with contextlib.suppress(sqlite3.Error):  # the next time, then
+                    self._sweep(connection)
+            return answer
 
     def step(self, work: Work[T]) -> T:
         """One transaction, or `Busy` with nothing done."""
@@ -184,9 +189,9 @@ class File:
             for statement in book.SCHEMA:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute("INSERT INTO store VALUES (1, ?, '', 0, 0)", (VERSION,))
-        version, boot, ceiling = connection.execute(
-            "SELECT version, boot, fence_ceiling FROM store"
+            connection.execute("INSERT INTO store VALUES (1, ?, 'none yet', 0, 0)", (VERSION,))
+        version, boot, offset, ceiling = connection.execute(
+            "SELECT version, boot, fence_offset, fence_ceiling FROM store"
         ).fetchone()
         if version != VERSION:
             raise BackendError(
@@ -195,7 +200,7 @@ class File:
                 transient=False,
             )
         buried = []
-        if boot != boot_id():
+        if boot != boot_id() or self.fences.starts_again(offset, ceiling):
             connection.execute("DELETE FROM holds")
             connection.execute("DELETE FROM waiters")
             offset, ceiling = self.fences.begin(self._wall(), ceiling)
@@ -244,6 +249,7 @@ class File:
         return BackendError(f"the store {self.path}: {error}{hint}", transient=code not in hints)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
+        self.fences.ceiling = 0  # as if unknown: it may have been raised in what is undone here
         with contextlib.suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

@@ -1,0 +1,40 @@
+"""The conformance suite: what every store gives its users, on both faces, from one set of cases.
+
+    @pytest.mark.parametrize("case, face", cases_for("host"))
+    def test_conformance(case, face, fresh_url):
+        run_case(case, face, fresh_url)
+
+A case gets a fresh store by URL. It is an ``async def`` over a `World`, and runs unchanged in
+threads and in asyncio, as the library's own core does.
+"""
+
+from holdfast.testing.conformance import (
+    decorated,
+    inputs,
+    leases,
+    locks,
+    looking,
+    loss,
+    processes,
+    waiting,
+)
+from holdfast.testing.conformance.cases import CASES, Case, cases_for, run_case
+from holdfast.testing.conformance.worlds import WORLDS
+
+FACES = tuple(WORLDS)
+
+__all__ = [
+    "CASES",
+    "FACES",
+    "Case",
+    "cases_for",
+    "decorated",
+    "inputs",
+    "leases",
+    "locks",
+    "looking",
+    "loss",
+    "processes",
+    "run_case",
+    "waiting",
+]

@@ -1,0 +1,215 @@
+"""A client, a lock and a hold with the same awaitable verbs over both faces.
+
+The blocking face answers at once, the asyncio face gives something to await; `settled` makes one of
+both. In the blocking world nothing here suspends, so `holdfast.runtime.blocking.run` can run it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from holdfast import aio, sync
+from holdfast.backends import Store
+from holdfast.core.ports import Backend, Signal
+from holdfast.keys import Key
+from holdfast.model import Capabilities, Snapshot, Statistics
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Told the verb before it is sent and after it was answered, on the thread or task that asks.
+Hook = Callable[[str, str], Awaitable[None]]
+
+VERBS = frozenset(
+    ("claim", "renew", "release", "leave", "transfer", "watch", "inspect", "names", "break_hold")
+)
+
+
+async def settled(value: Any) -> Any:
+    """The answer of either face."""
+    return await value if inspect.isawaitable(value) else value
+
+
+class AnyHold:
+    """A `holdfast.Hold` or a `holdfast.aio.Hold`."""
+
+    def __init__(self, raw: sync.Hold | aio.Hold) -> None:
+        self.raw = raw
+
+    @property
+    def name(self) -> str:
+        return self.raw.name
+
+    @property
+    def fence(self) -> int:
+        return self.raw.fence
+
+    @property
+    def lease(self) -> float:
+        return self.raw.lease
+
+    @property
+    def is_held(self) -> bool:
+        return self.raw.is_held
+
+    @property
+    def lost(self) -> bool:
+        return self.raw.lost
+
+    def remaining(self) -> float:
+        return self.raw.remaining()
+
+    def check(self) -> None:
+        self.raw.check()
+
+    async def release(self) -> None:
+        await settled(self.raw.release())
+
+    async def renew(self, **terms: Any) -> None:
+        await settled(self.raw.renew(**terms))
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        return cast(bool, await settled(self.raw.wait_lost(timeout)))
+
+    async def detach(self) -> str:
+        return cast(str, await settled(self.raw.detach()))
+
+    async def __aenter__(self) -> AnyHold:
+        await _enter(self.raw)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await _leave(self.raw, kind, error, trace)
+
+
+class AnyLock:
+    """A `holdfast.Lock` or a `holdfast.aio.Lock`; ``async with`` is that of its face."""
+
+    def __init__(self, raw: sync.Lock | aio.Lock) -> None:
+        self.raw = raw
+
+    @property
+    def is_held(self) -> bool:
+        return self.raw.is_held
+
+    async def acquire(self, **terms: Any) -> AnyHold:
+        return AnyHold(await settled(self.raw.acquire(**terms)))
+
+    async def try_acquire(self, **terms: Any) -> AnyHold | None:
+        raw = await settled(self.raw.try_acquire(**terms))
+        return None if raw is None else AnyHold(raw)
+
+    async def release(self) -> None:
+        await settled(self.raw.release())
+
+    async def locked(self) -> bool:
+        return cast(bool, await settled(self.raw.locked()))
+
+    async def __aenter__(self) -> AnyHold:
+        return AnyHold(await _enter(self.raw))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await _leave(self.raw, kind, error, trace)
+
+
+class AnyClient:
+    """A `holdfast.Client` or a `holdfast.aio.Client`."""
+
+    def __init__(self, raw: sync.Client | aio.Client) -> None:
+        self.raw = raw
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.raw.capabilities
+
+    def statistics(self) -> Statistics:
+        return self.raw.statistics()
+
+    def lock(self, name: str, **terms: Any) -> AnyLock:
+        return AnyLock(self.raw.lock(name, **terms))
+
+    def locked(self, key: Key, **terms: Any) -> Callable[[F], F]:
+        return self.raw.locked(key, **terms)
+
+    async def attach(self, name: str, detached: str, **terms: Any) -> AnyHold:
+        return AnyHold(await settled(self.raw.attach(name, detached, **terms)))
+
+    async def inspect(self, name: str) -> Snapshot:
+        return cast(Snapshot, await settled(self.raw.inspect(name)))
+
+    async def names(self, prefix: str = "") -> list[str]:
+        return cast("list[str]", await settled(self.raw.names(prefix)))
+
+    async def break_hold(self, name: str, fence: int) -> bool:
+        return cast(bool, await settled(self.raw.break_hold(name, fence)))
+
+    async def close(self) -> None:
+        await settled(self.raw.close())
+
+
+async def _enter(raw: Any) -> Any:
+    if isinstance(raw, sync.Lock | sync.Hold):
+        return raw.__enter__()
+    return await raw.__aenter__()
+
+
+async def _leave(
+    raw: Any,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    if isinstance(raw, sync.Lock | sync.Hold):
+        raw.__exit__(kind, error, trace)
+    else:
+        await raw.__aexit__(kind, error, trace)
+
+
+class Around:
+    """A backend that passes everything on, and tells a hook of each verb: to count, or to fail."""
+
+    def __init__(self, inner: Backend, hook: Hook) -> None:
+        self._inner = inner
+        self._hook = hook
+
+    def __getattr__(self, word: str) -> Any:
+        found = getattr(self._inner, word)
+        return self._hooked(word, found) if word in VERBS else found
+
+    def _hooked(
+        self, word: str, found: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def verb(*args: Any) -> Any:
+            await self._hook(word, "before")
+            answer = await found(*args)
+            await self._hook(word, "after")
+            return answer
+
+        return verb
+
+
+class AroundStore:
+    """A store all of whose backends are `Around`."""
+
+    def __init__(self, store: Store, hook: Hook) -> None:
+        self.url = store.url
+        self._store = store
+        self._hook = hook
+
+    def blocking(self, signal: Callable[[], Signal]) -> Backend:
+        return cast(Backend, Around(self._store.blocking(signal), self._hook))
+
+    def tasks(self, signal: Callable[[], Signal]) -> Backend:
+        return cast(Backend, Around(self._store.tasks(signal), self._hook))
