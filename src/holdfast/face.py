@@ -238,7 +238,7 @@ class ClientFace:
     def _close_twins(self) -> None:
         """Our twins hold what functions of the other colour hold; they end with us."""
         for twin in self._twins.values():
-            run(twin.core.close(twin._keeper_backend, EXIT_LIMIT))
+            run(twin.core.close(twin._keeper_backend, EXIT_LIMIT, exiting=True))
             _shut(twin._backend, twin._keeper_backend)
 
     def __repr__(self) -> str:
@@ -340,6 +340,7 @@ def _at_exit() -> None:
     for core in list(_cores):
         if not core.closed and (core.ledger.kept or core.ledger.waiting or core.keeper.running):
             try:
-                run(core.close(core.keeper.backend, max(until - clock.now(), 0.05)))
+                limit = max(until - clock.now(), 0.05)
+                run(core.close(core.keeper.backend, limit, exiting=True))
             except Exception:  # the interpreter is ending: say it, and let it end
                 log.exception("holdfast: could not release at exit")

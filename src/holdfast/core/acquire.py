@@ -71,6 +71,7 @@ async def obtain(
             with ledger.mutex:
                 ledger.waiting[claim.id] = waiting
                 ledger.contended += 1
+            _refuse_if_closed(ledger, claim)
             return await _wait(runtime, backend, ledger, keeper, waiting, until)
         finally:
             backend.unwatch(claim)
@@ -120,8 +121,7 @@ async def _wait(
             ledger.timed_out += 1
             return await _leave(backend, claim, budget / 2)
         rung = await waiting.signal.wait(min(until - now, FLOOR))
-        if ledger.closed:
-            raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
+        _refuse_if_closed(ledger, claim)
         news, waiting.news = waiting.news, None
         now = runtime.now()
         if news is None:
@@ -183,6 +183,11 @@ async def _leave(backend: Backend, claim: Claim, limit: float) -> Snapshot | Non
 
 async def _leave_quietly(backend: Backend, claim: Claim, limit: float) -> None:
     await _leave(backend, claim, limit)
+
+
+def _refuse_if_closed(ledger: Ledger, claim: Claim) -> None:
+    if ledger.closed:
+        raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
 
 
 def _differs(claim: Claim, answer: Differs) -> ConfigurationError:

@@ -351,8 +351,9 @@ class Core:
 
     # ---- the end ---------------------------------------------------------------------------
 
-    async def close(self, backend: Backend, limit: float) -> None:
-        """Give back everything through ``backend``, within about ``limit`` seconds, and stop."""
+    async def close(self, backend: Backend, limit: float, *, exiting: bool = False) -> None:
+        """Give back everything through ``backend``, within about ``limit`` seconds, and stop. Those
+        who wait are told, and leave; we wait for that, unless the program is ``exiting``."""
         self.ledger.closed = True
         self.keeper.stop()
         until = self.runtime.now() + limit
@@ -366,6 +367,8 @@ class Core:
         for waiting in list(self.ledger.waiting.values()):
             waiting.ring(None)  # wake up, and find that we are closed
             await self._release_again(backend, waiting.claim, until - self.runtime.now())
+        while not exiting and self.ledger.waiting and self.runtime.now() < until:
+            await self.runtime.sleep(0.002)
 
     def before_fork(self) -> None:
         """The store comes to rest by itself."""
