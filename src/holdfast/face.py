@@ -17,8 +17,9 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from holdfast import clock, forks
 from holdfast.backends import Store
 from holdfast.core.ledger import Held, State, bare
-from holdfast.core.locks import Core, Terms
+from holdfast.core.locks import Core
 from holdfast.core.ports import Backend, Runtime
+from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError, NotHeld
 from holdfast.inputs import (
     Seconds,

@@ -51,8 +51,8 @@ def _after_in_child() -> None:
 
 
 class ForkSafeMutex:
-    """A mutex of a module: nobody is inside it while the process forks, so a child finds it
-    free."""
+    """A mutex of a module, around state that is whole at every instant: a child, in which the
+    thread that was inside does not exist, gets a new one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,12 +65,13 @@ class ForkSafeMutex:
         self._lock.release()
 
     def before_fork(self) -> None:
-        self._lock.acquire()
+        """No need to wait for who is inside."""
 
     def after_fork_in_parent(self) -> None:
-        self._lock.release()
+        """The parent goes on."""
 
-    after_fork_in_child = after_fork_in_parent
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
 
 
 # Where there is no fork there is nothing to do.

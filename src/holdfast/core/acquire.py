@@ -111,6 +111,7 @@ async def _wait(
                     raise
                 await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
                 continue
+            _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
                 return Obtained(sent, answer, False)
             if isinstance(answer, Differs):

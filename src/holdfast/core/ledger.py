@@ -154,6 +154,7 @@ class Ledger:
         self.by_owner: dict[tuple[str, object], Held] = {}
         self.kept: dict[str, Held] = {}
         self.waiting: dict[str, Waiting] = {}
+        self.asking: set[str] = set()  # claims that somebody is in the middle of
         self.acquired = self.reentered = self.contended = self.timed_out = 0
         self.lost = self.released = self.renewals = self.renew_errors = 0
         self.wait_time = [0] * HISTOGRAM_BUCKETS

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE, obtain
@@ -17,32 +16,12 @@ from holdfast.core.explain import taken_message
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import Held, Ledger, State, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
+from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import AcquireTimeout, BackendError, NotHeld
 from holdfast.model import Claim, Granted, Snapshot
 
 log = logging.getLogger("holdfast")
-FOREVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """On what terms something is acquired: all that a lock object was told, checked."""
-
-    name: str  # with the namespace
-    lease: float
-    renew: bool
-    max_hold: float | None = None
-    fair: bool = True
-    slots: int = 1
-    take: int = 1
-    owner: object = None
-    label: str = ""
-
-    def ends_by(self, now: float) -> float:
-        """When it is over whatever happens, unless it is renewed by hand."""
-        if not self.renew:
-            return now + self.lease
-        return FOREVER if self.max_hold is None else now + self.max_hold
+EXIT_PATIENCE = 0.2
 
 
 class Core:
@@ -108,6 +87,7 @@ class Core:
             terms.fair,
             timeout != 0,
         )
+        self.ledger.asking.add(claim.id)
         try:
             outcome = await obtain(
                 self.runtime, self.backend, self.ledger, self.keeper, claim, began, timeout
@@ -133,6 +113,8 @@ class Core:
             if stray is not None:
                 await self.runtime.shielded(self._give_back(stray), MAX_BUDGET)
             raise
+        finally:
+            self.ledger.asking.discard(claim.id)
 
     def _reenter(self, mine: Held) -> Held:
         self.settle(mine)
@@ -367,7 +349,12 @@ class Core:
         for waiting in list(self.ledger.waiting.values()):
             waiting.ring(None)  # wake up, and find that we are closed
             await self._release_again(backend, waiting.claim, until - self.runtime.now())
-        while not exiting and self.ledger.waiting and self.runtime.now() < until:
+        # Who is in the middle of asking could still be granted something: threads go on until they
+        # notice that we are closed. Tasks do not, once the program is exiting.
+        if exiting:
+            threads = self.keeper.runtime is self.runtime
+            until = self.runtime.now() + (EXIT_PATIENCE if threads else 0.0)
+        while self.ledger.asking and self.runtime.now() < until:
             await self.runtime.sleep(0.002)
 
     def before_fork(self) -> None:

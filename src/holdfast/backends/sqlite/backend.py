@@ -7,7 +7,7 @@ bell for a grant that was rolled back would be believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlBook, extend_together
@@ -55,7 +55,7 @@ class Neighbourhood(Protocol):
 
     def unwatch(self, claim_id: str) -> None: ...
 
-    def attend(self, homes: Iterable[str]) -> None: ...
+    def attend(self, claim_id: str, homes: frozenset[str]) -> None: ...
 
 
 class SqliteBackend:
@@ -83,10 +83,13 @@ class SqliteBackend:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    async def _step(self, name: str, budget: float, verb: Callable[..., T], *said: object) -> T:
+    async def _step(self, name: str, budget: float, verb: Callable[..., T], *said: Any) -> T:
         def work(rows: Rows) -> tuple[T, SqlBook]:
             book = self._book(rows, name, self._clock(), self._wall())
-            return verb(book, *said), book
+            answer = verb(book, *said)
+            if isinstance(answer, Busy):
+                book.look_ahead(said[0].id)
+            return answer, book
 
         answer, book = await self._transport.step(work, budget)
         self._after(book)
@@ -107,7 +110,7 @@ class SqliteBackend:
         if book.buried:
             self._neighbours.remove(book.buried)
         if book.in_the_way:
-            self._neighbours.attend(book.in_the_way)
+            self._neighbours.attend(*book.in_the_way)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         fences = self._transport.fences
@@ -130,7 +133,10 @@ class SqliteBackend:
             done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []
             for claim in claims:
                 book = self._book(rows, claim.name, now, wall)
-                done.append((law.renew(book, claim), book))
+                answer = law.renew(book, claim)
+                if isinstance(answer, Busy):
+                    book.look_ahead(claim.id)
+                done.append((answer, book))
             return done
 
         done = await self._transport.step(work, budget)

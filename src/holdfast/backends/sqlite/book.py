@@ -49,6 +49,11 @@ QUEUE = f"""
     SELECT place, {_ROW} FROM waiters
     WHERE name = ?1 AND fair = ?2 AND place > ?3 ORDER BY place LIMIT 16
 """
+BEFORE = """
+    SELECT home FROM waiters WHERE name = ?1 AND fair = 1
+      AND place < (SELECT place FROM waiters WHERE id = ?2 AND fair = 1)
+    ORDER BY place DESC LIMIT 1
+"""
 PLACE = f"SELECT {_ROW} FROM waiters WHERE id = ?1 AND name = ?2"
 CEILING = "SELECT fence_ceiling FROM store"
 RAISE_CEILING = "UPDATE store SET fence_ceiling = ?1"
@@ -113,13 +118,13 @@ class SqlBook:
         self.home = home
         self.rung: list[tuple[Row, Granted | None]] = []
         self.buried: list[str] = []
+        self.in_the_way: tuple[str, frozenset[str]] | None = None
         self._rows = rows
         self._name = name
         self._fences = fences
         self._is_dead = is_dead
         self._holds: dict[str, Row] | None = None
         self._anybody_waits: bool | None = None
-        self._at_the_head: set[str] = set()
 
     @property
     def holds(self) -> dict[str, Row]:
@@ -160,8 +165,6 @@ class SqlBook:
         after = -1
         while True:
             found = self._rows.execute(QUEUE, (self._name, fair, after)).fetchall()
-            if after < 0:
-                self._at_the_head.update(columns[-1] for columns in found)
             for _, *columns in found:
                 row = Row(*columns)
                 if self._lives(row):
@@ -172,13 +175,12 @@ class SqlBook:
                 return
             after = found[-1][0]
 
-    @property
-    def in_the_way(self) -> set[str]:
-        """Other processes that hold the name while somebody waits for it, or wait at its head."""
-        if not self._anybody_waits or not self._holds:
-            return set()
-        holding = {row.home for row in self._holds.values()}
-        return (holding | self._at_the_head) - {self.home, DETACHED}
+    def look_ahead(self, claim_id: str) -> None:
+        """Note whose death would bring this waiter nearer: the one before it in the queue, who will
+        hold it next; for the first and for the unfair, those who hold it. One death wakes one."""
+        before = self._rows.execute(BEFORE, (self._name, claim_id)).fetchone()
+        homes = {before[0]} if before else {row.home for row in self.holds.values()}
+        self.in_the_way = (claim_id, frozenset(homes - {self.home, DETACHED}))
 
     def _lives(self, row: Row) -> bool:
         if row.ends <= self.now:

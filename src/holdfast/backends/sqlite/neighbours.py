@@ -31,6 +31,7 @@ from holdfast.model import Granted
 
 MAX_BURIALS = 200
 MAX_ATTENDED = 64
+NOBODY: frozenset[str] = frozenset()
 LOOK_EVERY = 30.0
 MAX_SOCKET_PATH = 100  # the kernel's limit is 108 with the final NUL, 104 on some systems
 
@@ -46,7 +47,8 @@ class Neighbours:
         self._bell: socket.socket | None = None
         self._folder_fd = -1
         self._wakes: dict[str, Wake] = {}
-        self._attended: dict[str, int] = {}  # home → a descriptor of that process
+        self._attended: dict[str, frozenset[str]] = {}  # claim id → the homes it waits for
+        self._processes: dict[str, int] = {}  # home → a descriptor of that process
         self._seen_at = 0.0
         # Called when there is something new to listen to, so that who hears already hears it too.
         self.changed: Callable[[], None] = lambda: None
@@ -90,14 +92,23 @@ class Neighbours:
         os.rename(unseen, self._path(home, "life"))
         return home
 
+    @property
+    def settled(self) -> bool:
+        """Is there a folder of ours beside the file?"""
+        return self._folder.is_dir()
+
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """One process at a time in here: for what is done to files, beside the store."""
+    def guarded(self) -> Iterator[bool]:
+        """One process at a time in here, for what is done to files; False: another is inside."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         guard = os.open(self._folder / "guard", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            yield
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except BlockingIOError:
+            alone = False
+        try:
+            yield alone
         finally:
             os.close(guard)
 
@@ -145,19 +156,20 @@ class Neighbours:
 
     # ---- deaths ------------------------------------------------------------------------------
 
-    def attend(self, homes: Iterable[str]) -> None:
-        """Somebody here waits for what these processes hold: wake up when one of them ends, however
+    def attend(self, claim_id: str, homes: frozenset[str]) -> None:
+        """This claim waits for what these processes have: wake it up when one of them ends, however
         it ends. A hint only; where the system or the pid does not lend itself, the next refresh
         finds out."""
+        with self._mutex:
+            if self._attended.get(claim_id, NOBODY) == homes or claim_id not in self._wakes:
+                return
+            self._attended[claim_id] = homes
+            self._disregard()
+            for home in homes - self._processes.keys():
+                if len(self._processes) < MAX_ATTENDED:
+                    self._processes[home] = self._open_process(home)
+        self.changed()
         for home in homes:
-            with self._mutex:
-                if home in self._attended or len(self._attended) >= MAX_ATTENDED:
-                    continue
-                descriptor = self._open_process(home)
-                if descriptor < 0:
-                    continue
-                self._attended[home] = descriptor
-            self.changed()
             if self.is_dead(home):  # it ended before we watched; its pid may be another's by now
                 self._mourn(home)
 
@@ -169,17 +181,22 @@ class Neighbours:
             return -1
 
     def _mourn(self, home: str) -> None:
-        """Everybody here who waits asks again; the one whose turn it is gets it."""
-        self._disregard([home])
-        for wake in list(self._wakes.values()):
-            wake(None)
-
-    def _disregard(self, homes: Iterable[str]) -> None:
+        """Who waited for it asks again: it may be their turn."""
         with self._mutex:
-            for home in homes:
-                descriptor = self._attended.pop(home, -1)
-                if descriptor >= 0:
-                    os.close(descriptor)
+            waiting = [claim for claim, homes in self._attended.items() if home in homes]
+            for claim_id in waiting:
+                del self._attended[claim_id]
+            self._disregard()
+        for claim_id in waiting:
+            self._deliver(claim_id, None)
+
+    def _disregard(self) -> None:
+        """Close the processes that nobody here waits for any more. Under the mutex."""
+        wanted = set().union(*self._attended.values())
+        for home in self._processes.keys() - wanted:
+            descriptor = self._processes.pop(home)
+            if descriptor >= 0:
+                os.close(descriptor)
 
     # ---- bells -------------------------------------------------------------------------------
 
@@ -190,8 +207,10 @@ class Neighbours:
 
     def unwatch(self, claim_id: str) -> None:
         self._wakes.pop(claim_id, None)
-        if not self._wakes and self._attended:
-            self._disregard(list(self._attended))
+        if claim_id in self._attended:
+            with self._mutex:
+                self._attended.pop(claim_id, None)
+                self._disregard()
 
     def ring(self, home: str, claim_id: str, grant: Granted | None) -> None:
         """Ring one bell: here directly, elsewhere by a datagram that may get lost."""
@@ -214,7 +233,7 @@ class Neighbours:
         bell = self._bell
         if bell is not None:
             waiter.register(bell, select.POLLIN)
-        attended = {descriptor: home for home, descriptor in list(self._attended.items())}
+        attended = {fd: home for home, fd in list(self._processes.items()) if fd >= 0}
         for descriptor in attended:
             waiter.register(descriptor, select.POLLIN)
         ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
@@ -285,10 +304,11 @@ class Neighbours:
             home = self._give_up()
             if ours and home:
                 self.remove([home])
-            for descriptor in (self._folder_fd, *self._attended.values()):
+            for descriptor in (self._folder_fd, *self._processes.values()):
                 if descriptor >= 0:
                     os.close(descriptor)
             self._attended.clear()
+            self._processes.clear()
             self._folder_fd = -1
 
     def _give_up(self) -> str:

@@ -77,7 +77,12 @@ class SqliteStore:
 
     def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
         prepare()
-        path = path.resolve()  # a link to the file is the same store, with the same neighbours
+        try:
+            if path.is_dir():
+                raise ConfigurationError(f"{path} names a folder: add a file name to it")
+            path = path.resolve()  # a link to the file is the same store, with the same neighbours
+        except (OSError, RuntimeError) as error:
+            raise ConfigurationError(f"the store {path} is out of reach: {error}") from error
         self.url = f"sqlite://{path}"
         self._neighbours = Neighbours(path.with_name(path.name + ".d"))
         self._file = File(path, self._neighbours)
@@ -129,7 +134,7 @@ def open_sqlite(url: str) -> SqliteStore:
             f"{url!r}: write sqlite:///absolute/path/locks.db, with three slashes and nothing "
             "after the path. A relative path would be another lock in every folder"
         )
-    if path.endswith("/") or Path(path).is_dir():
+    if path.endswith("/"):
         raise ConfigurationError(f"{url!r} names a folder: add a file name, such as locks.db")
     if path == "/:memory:":
         raise ConfigurationError("for a store in memory write memory://")

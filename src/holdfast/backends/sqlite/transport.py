@@ -43,13 +43,19 @@ Work = Callable[[sqlite3.Connection], T]
 APPLICATION_ID = 0x686F6C64  # "hold"
 VERSION = 1
 FIRST_PAUSE = 0.00005
-LONGEST_PAUSE = 0.002
+LONGEST_PAUSE = 0.004
+LONGEST_PAUSE_OPENING = 0.03  # many come at once when a service starts, and nobody is in a hurry
 SWEEP_EVERY = 1000  # steps; what ran out and is asked for by nobody must not stay for ever
+OPENING = 0.05  # how long to wait for others while opening, which is too much to begin again
 LOOK_EVERY = 0.02  # how often to see whether the path still leads to our file
 
 
 class Busy(Exception):
     """Another process is inside a transaction."""
+
+
+class Opening(Busy):
+    """Another process is opening the file."""
 
 
 class File:
@@ -137,33 +143,47 @@ class File:
         return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        if not self.path.exists():
+        """Opening is much more than a step, and many who come at once would hold each other up: one
+        process at a time does it. A file that is not ours has no folder for that, and gets none."""
+        new = self._is_new()
+        if not new and not self._neighbours.settled:
+            return self._connect()
+        make_folders(self.path.parent)
+        with self._neighbours.guarded() as alone:
+            if not alone:
+                raise Opening
             self._create()
-        connection = sqlite3.connect(
-            self.path, timeout=0, isolation_level=None, check_same_thread=False
-        )
+            return self._connect()
+
+    def _is_new(self) -> bool:
         try:
-            buried = self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._neighbours.remove(buried)
-        there = os.stat(self.path)
-        self._inode = (there.st_dev, there.st_ino)
-        self._connection = connection
-        return connection
+            return os.stat(self.path).st_size == 0
+        except FileNotFoundError:
+            return True
 
     def _create(self) -> None:
         """A new file, for this user alone: it holds the secrets of claims. Leftovers of one that
-        was deleted alone would be taken for its own; who clears them away must be alone, too."""
-        make_folders(self.path.parent)
-        with self._neighbours.guarded():
-            if self.path.exists():
-                return
+        was deleted alone would be taken for its own."""
+        if not self.path.exists():
             for leftover in ("-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{self.path}{leftover}")
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=OPENING, isolation_level=None, check_same_thread=False
+        )
+        try:
+            buried = self._prepare(connection)
+            there = os.stat(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        self._neighbours.remove(buried)
+        self._inode = (there.st_dev, there.st_ino)
+        self._connection = connection
+        return connection
 
     def _sweep(self, connection: sqlite3.Connection) -> None:
         now = self._now()
@@ -173,9 +193,8 @@ class File:
     def _prepare(self, connection: sqlite3.Connection) -> list[str]:
         """Make the tables, empty a file of an earlier boot, bury the dead; whom we buried."""
         self._refuse_foreign(connection)  # before anything is written
-        connection.execute(
-            "PRAGMA page_size = 1024"
-        )  # rows are small, and pages are what is written
+        # Rows are small, and whole pages are what is written.
+        connection.execute("PRAGMA page_size = 1024")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(
@@ -219,6 +238,7 @@ class File:
         ).fetchone()
         connection.execute("COMMIT")
         connection.create_function("next_fence", 0, self.fences.next)
+        connection.execute("PRAGMA busy_timeout = 0")  # from now on the pauses are ours
         return buried
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
@@ -282,15 +302,14 @@ class BlockingTransport:
     async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
         """``work`` in one transaction; ``alone``: it is a single statement and needs none."""
         step = self._file.alone if alone else self._file.step
-        try:
-            return step(work)
-        except Busy:
-            pass
-        for pause in pauses(clock.now() + budget, self._file.path):
-            time.sleep(pause)
-            with contextlib.suppress(Busy):
+        patience: Patience | None = None
+        while True:
+            try:
                 return step(work)
-        raise AssertionError("pauses() ends by raising")
+            except Busy as busy:
+                patience = patience or Patience(budget, self._file.path)
+                pause = patience.pause(busy)
+            time.sleep(pause)
 
 
 class TaskTransport:
@@ -303,27 +322,33 @@ class TaskTransport:
     async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
         """As above."""
         step = self._file.alone if alone else self._file.step
-        try:
-            return step(work)
-        except Busy:
-            pass
-        for pause in pauses(clock.now() + budget, self._file.path):
-            await asyncio.sleep(pause)
-            with contextlib.suppress(Busy):
+        patience: Patience | None = None
+        while True:
+            try:
                 return step(work)
-        raise AssertionError("pauses() ends by raising")
+            except Busy as busy:
+                patience = patience or Patience(budget, self._file.path)
+                pause = patience.pause(busy)
+            await asyncio.sleep(pause)
 
 
-def pauses(until: float, path: Path):  # type: ignore[no-untyped-def]
-    """How long to wait before trying again, at random and growing; then the error that says why."""
-    pause = FIRST_PAUSE
-    while clock.now() < until:
-        yield pause * (0.5 + random.random())
-        pause = min(pause * 1.5, LONGEST_PAUSE)
-    raise BackendError(
-        f"the store {path} stayed locked: another process is in the middle of a transaction; "
-        "is one of its users stopped (SIGSTOP, a debugger, a frozen container)?"
-    )
+class Patience:
+    """How long to wait before trying again: at random, growing, and not for ever."""
+
+    def __init__(self, budget: float, path: Path) -> None:
+        self._until = clock.now() + budget
+        self._path = path
+        self._pause = FIRST_PAUSE
+
+    def pause(self, busy: Busy) -> float:
+        if clock.now() >= self._until:
+            raise BackendError(
+                f"the store {self._path} stayed locked: another process is in the middle of a "
+                "transaction; is one stopped (SIGSTOP, a debugger, a frozen container)?"
+            ) from None
+        longest = LONGEST_PAUSE_OPENING if isinstance(busy, Opening) else LONGEST_PAUSE
+        self._pause = min(self._pause * 1.5, longest)
+        return self._pause * (0.5 + random.random())
 
 
 def make_folders(folder: Path) -> None:

@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, field
 
 from holdfast.core.ledger import Held, State
-from holdfast.core.locks import Core, Terms
+from holdfast.core.locks import Core
+from holdfast.core.terms import Terms
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.model import Claim
 from holdfast.testing.history import Operation
