@@ -16,18 +16,22 @@ def describe(snapshot: Snapshot | None) -> str:
     if snapshot is None:
         return "who holds it could not be asked"
     if not snapshot.holders:
-        queue = f", {len(snapshot.waiters)} wait for it" if snapshot.waiters else ""
+        queue = f", {_waiting(snapshot)}" if snapshot.waiters else ""
         return f"it has just become free{queue}; ask again or wait longer (timeout=)"
     first = snapshot.holders[0]
     more = len(snapshot.holders) - 1
     others = f" and {more} more" if more else ""
-    waiting = len(snapshot.waiters)
-    queue = f"; {waiting} wait{'s' if waiting == 1 else ''} for it" if waiting else ""
+    queue = f"; {_waiting(snapshot)}" if snapshot.waiters else ""
     return (
         f"held by {first.who}{others}, for {ago(snapshot.now - first.since)}, "
         f"fence {first.fence}, lease ends in {max(first.remaining, 0.0):.1f} s unless renewed"
         f"{queue}"
     )
+
+
+def _waiting(snapshot: Snapshot) -> str:
+    count = len(snapshot.waiters)
+    return "1 waits for it" if count == 1 else f"{count} wait for it"
 
 
 def ago(seconds: float) -> str:

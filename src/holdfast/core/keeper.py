@@ -186,15 +186,14 @@ class Keeper:
     def _refreshed(
         self, waiting: Waiting, sent: float, now: float, answer: Granted | Busy | Gone
     ) -> None:
-        match answer:
-            case Granted():
-                waiting.due = NEVER
-                waiting.granted(sent, answer)
-            case Busy():
-                waiting.still(sent, now, answer.retry_after, answer.fence)
-            case Gone():
-                waiting.due = NEVER
-                waiting.ring(None)  # it asks again, and takes a new place
+        if isinstance(answer, Busy):
+            waiting.still(sent, now, answer.retry_after, answer.fence)
+            return
+        waiting.due = NEVER
+        if isinstance(answer, Granted):
+            waiting.granted(sent, answer)
+        else:
+            waiting.ring(None)  # it asks again, and takes a new place
 
 
 def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:

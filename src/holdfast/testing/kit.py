@@ -130,6 +130,7 @@ class VirtualRuntime:
         self._clock = clock
         self._real = real
         self._keeper_signal = keeper_signal
+        self._keeping = False  # is it the keeper who runs just now?
 
     def signal(self) -> Signal:
         return _VirtualSignal(self._clock, self._real.signal())
@@ -138,16 +139,20 @@ class VirtualRuntime:
         return self._real.mutex()
 
     async def sleep(self, seconds: float) -> None:
-        await self.signal().wait(seconds)
+        signal = self._keeper_signal if self._keeping else self.signal()
+        await signal.wait(seconds)
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         keeper = work()
 
         def resume() -> None:
+            self._keeping = True
             try:
                 keeper.send(None)
             except StopIteration:
                 self._keeper_signal.resume = lambda: None
+            finally:
+                self._keeping = False
 
         self._keeper_signal.resume = resume
         resume()

@@ -1,0 +1,199 @@
+"""The core at its edges: answers that hardly ever come, told by a store that we script."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from holdfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
+from holdfast.core.explain import ago, describe
+from holdfast.core.ledger import State
+from holdfast.core.terms import Terms
+from holdfast.model import ALL_SLOTS, Busy, Differs, Granted, Snapshot, Waiter, Who
+from holdfast.runtime.blocking import run
+
+
+def terms(slots=1, take=1, **more):
+    return Terms("default:n", 30.0, True, slots=slots, take=take, **more)
+
+
+def scripted(client, verb, *answers):
+    """The store answers these, one after the other; an exception is raised, a function called."""
+    left = list(answers)
+
+    async def answer(*said):
+        reply = left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply() if callable(reply) else reply
+
+    setattr(client.core.backend, verb, answer)
+    return left
+
+
+@pytest.mark.parametrize(
+    "held, asked, words",
+    [
+        (1, 5, ("as a lock", "a semaphore of 5")),
+        (5, 1, ("as a semaphore of 5", "a lock")),
+        (ALL_SLOTS, 1, ("as a read-write lock", "a lock")),
+    ],
+)
+def test_a_name_is_one_kind_of_thing_at_a_time(holdfast_client, held, asked, words):
+    run(holdfast_client.core.attempt(terms(held, owner="a"), 0.0))
+    with pytest.raises(ConfigurationError) as refused:
+        run(holdfast_client.core.attempt(terms(asked, owner="b"), 0.0))
+    assert all(word in str(refused.value) for word in words)
+
+
+def test_more_than_there_are_can_never_be_had(holdfast_client):
+    with pytest.raises(ConfigurationError, match="has 2 slots: 3 at once"):
+        run(holdfast_client.core.attempt(terms(2, 3), 0.0))
+
+
+def test_a_name_that_changes_its_kind_while_we_wait_is_an_error(holdfast_client):
+    scripted(holdfast_client, "claim", Busy(1.0, 1), Differs(5))
+    with pytest.raises(ConfigurationError, match="semaphore of 5"):
+        holdfast_client.lock("n").acquire()
+
+
+def test_a_store_whose_answers_take_longer_than_the_lease_is_an_error(
+    holdfast_client, holdfast_clock
+):
+    def late():
+        holdfast_clock.advance(9)
+        return Granted(1, 5.0)
+
+    left = scripted(holdfast_client, "claim", *[late] * 9)
+    with pytest.raises(BackendError, match="longer than the lease"):
+        holdfast_client.lock("n", lease=5).acquire()
+    assert len(left) < 9
+
+
+def test_a_grant_that_came_too_late_is_asked_for_again(holdfast_client, holdfast_clock):
+    def late():
+        holdfast_clock.advance(6)
+        return Granted(1, 5.0)
+
+    scripted(holdfast_client, "claim", late, Granted(1, 5.0))
+    hold = holdfast_client.lock("n", lease=5).acquire()
+    assert hold.is_held and hold.remaining() == pytest.approx(4.95)
+
+
+def test_giving_up_on_a_store_that_is_broken_still_says_that_time_is_over(holdfast_client):
+    scripted(holdfast_client, "claim", Busy(1.0, 1))
+    scripted(holdfast_client, "inspect", BackendError("gone"))
+    with pytest.raises(AcquireTimeout, match="could not be asked") as refused:
+        holdfast_client.lock("n").acquire(timeout=0)
+    assert refused.value.snapshot is None
+
+
+def test_a_place_that_cannot_be_left_ends_by_itself(holdfast_client, holdfast_clock):
+    def ask_in_vain():
+        holdfast_clock.advance(5)
+        return Busy(1.0, 1)
+
+    scripted(holdfast_client, "claim", Busy(1.0, 1), ask_in_vain)
+    scripted(holdfast_client, "leave", BackendError("broken", transient=False))
+    assert holdfast_client.lock("n").try_acquire(timeout=3) is None
+    scripted(holdfast_client, "claim", Busy(1.0, 1), ask_in_vain)
+    left = scripted(holdfast_client, "leave", *[BackendError("away")] * 3)
+    assert holdfast_client.lock("n").try_acquire(timeout=3) is None
+    assert left == []
+
+
+def test_a_client_closed_between_the_grant_and_its_entry_gives_it_back(holdfast_client):
+    claim = holdfast_client.core.backend.claim
+
+    async def closes(*said):
+        granted = await claim(*said)
+        holdfast_client.core.ledger.closed = True
+        return granted
+
+    holdfast_client.core.backend.claim = closes
+    with pytest.raises(NotHeld, match="closed"):
+        holdfast_client.lock("n").acquire()
+    assert holdfast_client.inspect("n").holders == ()
+
+
+def test_what_the_store_forgot_cannot_be_detached(holdfast_client):
+    hold = holdfast_client.lock("n").acquire()
+    holdfast_client.store.forget("default:n")
+    with pytest.raises(HoldLost):
+        hold.detach()
+    with pytest.raises(HoldLost):
+        hold.release()
+
+
+def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(holdfast_client):
+    first = holdfast_client.lock("a").acquire()
+    second = holdfast_client.lock("b").acquire()
+    leave = holdfast_client.core.backend.leave
+
+    async def meanwhile(claim, budget):
+        if second.is_held:
+            with holdfast_client.core.ledger.mutex:
+                holdfast_client.core.ledger.end(second._held, State.RELEASED)
+            holdfast_client.core.ledger.kept[second._held.claim.id] = second._held
+        return await leave(claim, budget)
+
+    holdfast_client.core.backend.leave = meanwhile
+    holdfast_client.close()
+    assert not first.is_held and holdfast_client.statistics().released == 2
+
+
+def test_a_keeper_with_something_to_keep_does_not_retire(holdfast_client):
+    holdfast_client.lock("a").acquire()
+    assert not holdfast_client.core.keeper._retire()
+    assert holdfast_client.core.keeper.running
+
+
+def test_a_keeper_with_nothing_to_keep_retires_and_another_one_follows(
+    holdfast_client, holdfast_clock
+):
+    with holdfast_client.lock("a"):
+        assert holdfast_client.core.keeper.running
+    holdfast_clock.advance(60)
+    assert not holdfast_client.core.keeper.running
+    with holdfast_client.lock("a") as hold:
+        assert holdfast_client.core.keeper.running
+        holdfast_clock.advance(100)
+        assert hold.is_held
+
+
+def test_a_keeper_that_stumbles_goes_on(holdfast_client, holdfast_clock, caplog):
+    renew = holdfast_client.core.backend.renew
+    stumbles = [RuntimeError("what is this?")]
+
+    async def stumbling(claims, budget):
+        if stumbles:
+            raise stumbles.pop()
+        return await renew(claims, budget)
+
+    holdfast_client.core.backend.renew = stumbling
+    with holdfast_client.lock("a") as hold:
+        holdfast_clock.advance(100)
+        assert hold.is_held
+    assert "the keeper stumbled, and goes on" in caplog.text
+
+
+def test_a_loss_is_marked_once(holdfast_client):
+    told = []
+    hold = holdfast_client.lock("a", on_lost=told.append).acquire()
+    holdfast_client.core.ledger.lose(hold._held, "first")
+    holdfast_client.core.ledger.lose(hold._held, "second")
+    assert hold._held.cause == "first" and len(told) == 1
+    assert holdfast_client.statistics().lost == 1
+
+
+def test_who_is_in_the_way_is_said_in_one_line():
+    assert describe(None) == "who holds it could not be asked"
+    waiter = Waiter(Who("h", 1, "t"), 1, 0.0, True)
+    free = Snapshot("n", 1, (), (waiter,), 0.0)
+    assert describe(free).startswith("it has just become free, 1 waits for it")
+    assert [ago(3.21), ago(185), ago(7300)] == ["3.2 s", "3 min 5 s", "2 h 1 min"]
+
+
+def test_everything_public_has_a_docstring():
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name).__doc__, name

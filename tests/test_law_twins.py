@@ -1,0 +1,323 @@
+"""The memory store and the SQLite store give the same answers and ring the same bells.
+
+Hypothesis makes up a history; each step goes to both, on one clock that only the history moves. Two
+SQLite clients with homes of their own take turns, so bells also cross between homes. Fences are
+numbers of each store's own: they are compared by the order in which they were first seen.
+
+What is promised whatever the law's text says is checked beside it, from the answers alone: the
+takes of those who may still believe never exceed the slots, and no fence is given twice or falls.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from holdfast.backends.memory import MemoryStore, open_memory
+from holdfast.backends.sqlite.backend import SqliteBackend
+from holdfast.backends.sqlite.neighbours import Neighbours
+from holdfast.backends.sqlite.store import PipeEar, SqliteStore
+from holdfast.backends.sqlite.transport import BlockingTransport, File
+from holdfast.core.ports import Backend
+from holdfast.model import ALL_SLOTS, Busy, Claim, Granted, Snapshot
+from holdfast.runtime.blocking import ThreadSignal, run
+
+BUDGET = 30.0
+SIZES = {"lock": 1, "semaphore": 3, "read-write": ALL_SLOTS}
+Bell = tuple[str, Granted | None]
+Ask = Callable[[Backend, "Side"], Coroutine[Any, Any, Any]]
+
+names = st.sampled_from(sorted(SIZES))
+numbers = st.integers(0, 6)
+clients = st.integers(0, 1)
+leases = st.sampled_from([0.5, 2.0, 7.0, 30.0])
+
+
+class Side:
+    """One of the two stores: what it said, with its fences replaced by their order."""
+
+    def __init__(self, *backends: Backend) -> None:
+        self.backends = backends
+        self.rung: list[Bell] = []
+        self.fences: list[int] = []  # in the order in which they were first seen
+        self.seen = 0  # no fence so far is greater, and every later one is
+
+    def watch(self, claim: Claim) -> None:
+        for backend in self.backends:
+            run(backend.watch(claim, lambda grant: self.rung.append((claim.id, grant))))
+
+    def ask(self, client: int, ask: Ask) -> tuple[Any, list[Bell]]:
+        before, self.latest = self.seen, self.seen
+        answer = run(ask(self.backends[client % len(self.backends)], self))
+        for backend in self.backends:
+            run(backend.hear(0.0))
+        known = len(self.fences)
+        answer = self.told(answer)
+        # Bells of one step may come in any order from two homes.
+        bells = [(one, self.told(grant)) for one, grant in sorted(self.rung, key=lambda it: it[0])]
+        self.rung.clear()
+        assert all(fence > before for fence in self.fences[known:])
+        self.seen = max(self.latest, *self.fences, 0)
+        return answer, bells
+
+    def told(self, answer: Any) -> Any:
+        match answer:
+            case Granted(fence, lease):
+                return Granted(self.order_of(fence), lease)
+            case Busy(retry_after, fence):
+                assert fence >= self.seen
+                self.latest = max(self.latest, fence)
+                return Busy(retry_after, 0)
+            case Snapshot():
+                holders = [replace(one, fence=self.order_of(one.fence)) for one in answer.holders]
+                return replace(answer, holders=tuple(holders))
+            case list():
+                return [self.told(one) for one in answer]
+        return answer
+
+    def order_of(self, fence: int) -> int:
+        if fence not in self.fences:
+            self.fences.append(fence)
+        return self.fences.index(fence)
+
+
+class Belief(NamedTuple):
+    """What the answers to one claim allow to believe, and until when."""
+
+    name: str
+    slots: int
+    take: int
+    fence: int
+    ends: float
+
+
+class Twins(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.wall, self.ticks = 1e9, 2e9, 0
+        self.folder = tempfile.TemporaryDirectory(prefix="holdfast-twins-")
+        memory = MemoryStore(lambda: self.now, lambda: self.wall)
+        self.memory = Side(memory.blocking(ThreadSignal))
+        self.sqlite = Side(self.sqlite_client(), self.sqlite_client())
+        self.claims: dict[tuple[str, int], Claim] = {}
+        self.believed: dict[str, Belief] = {}
+        self.given: set[int] = set()
+
+    def sqlite_client(self) -> SqliteBackend:
+        neighbours = Neighbours(Path(self.folder.name, "locks.db.d"))
+        file = File(Path(self.folder.name, "locks.db"), neighbours, self.tick, lambda: self.wall)
+
+        def close() -> None:
+            file.close()
+            neighbours.close()
+
+        return SqliteBackend(
+            BlockingTransport(file),
+            PipeEar(neighbours),
+            neighbours,
+            lambda: self.now,
+            lambda: self.wall,
+            close,
+        )
+
+    def tick(self) -> float:
+        """The clock of fences: between two transactions it moves on by some µs."""
+        self.ticks += 1
+        return self.now + self.ticks * 5e-6
+
+    def teardown(self) -> None:
+        for backend in self.sqlite.backends:
+            backend.close()
+        self.folder.cleanup()
+
+    # ---- both, and what they said ------------------------------------------------------------
+
+    def both(self, client: int, ask: Ask) -> Any:
+        ours, our_bells = self.memory.ask(client, ask)
+        theirs, their_bells = self.sqlite.ask(client, ask)
+        assert theirs == ours
+        assert their_bells == our_bells
+        for claim_id, grant in our_bells:
+            if grant is not None:
+                self.granted(claim_id, grant)
+        return ours
+
+    def granted(self, claim_id: str, grant: Granted) -> None:
+        name, number = claim_id.split("#")
+        claim = self.claims[name, int(number)]
+        known = self.believed.get(claim_id)
+        if known is None or known.ends <= self.now:
+            assert grant.fence not in self.given
+            self.given.add(grant.fence)
+        else:
+            assert grant.fence == known.fence
+        ends = self.now + grant.lease
+        self.believed[claim_id] = Belief(name, claim.slots, claim.take, grant.fence, ends)
+
+    def alive(self) -> list[Belief]:
+        return [one for one in self.believed.values() if self.now < one.ends]
+
+    def known(self, name: str, number: int) -> Claim:
+        unknown = Claim(name, f"{name}#{number}", f"host {number} t", 2.0, SIZES[name])
+        return self.claims.get((name, number), unknown)
+
+    # ---- the steps ---------------------------------------------------------------------------
+
+    @rule(
+        client=clients,
+        name=names,
+        number=numbers,
+        lease=leases,
+        take=st.sampled_from([1, 1, 2, 3, 4, ALL_SLOTS]),
+        fair=st.sampled_from([True, True, False]),
+        wait=st.sampled_from([True, True, True, False]),
+        other_size=st.sampled_from([False] * 9 + [True]),
+    )
+    def claim(
+        self,
+        client: int,
+        name: str,
+        number: int,
+        lease: float,
+        take: int,
+        fair: bool,
+        wait: bool,
+        other_size: bool,
+    ) -> None:
+        """A claim id is asked with on the same terms again, as the core does, until it ended."""
+        if (name, number) not in self.claims:
+            slots = 2 if other_size else SIZES[name]
+            claim = Claim(
+                name, f"{name}#{number}", f"host {number} t", lease, slots, take, fair, wait
+            )
+            self.claims[name, number] = claim
+            self.memory.watch(claim)
+            self.sqlite.watch(claim)
+        claim = self.claims[name, number]
+        answer = self.both(client, lambda backend, side: backend.claim(claim, BUDGET))
+        if isinstance(answer, Granted):
+            self.granted(claim.id, answer)
+        elif not claim.wait or claim.slots != SIZES[name] or claim.take > claim.slots:
+            del self.claims[name, number]
+
+    @rule(
+        client=clients,
+        which=st.lists(st.tuples(names, numbers), min_size=1, max_size=5, unique=True),
+    )
+    def renew(self, client: int, which: list[tuple[str, int]]) -> None:
+        claims = [self.known(*one) for one in which]
+        answers = self.both(client, lambda backend, side: backend.renew(claims, BUDGET))
+        for claim, answer in zip(claims, answers, strict=True):
+            if isinstance(answer, Granted):
+                self.granted(claim.id, answer)
+
+    @rule(client=clients, name=names, number=numbers)
+    def release(self, client: int, name: str, number: int) -> None:
+        claim = self.known(name, number)
+        known = self.believed.get(claim.id)
+        released = self.both(client, lambda backend, side: backend.release(claim, BUDGET))
+        assert released == (known is not None and known.ends > self.now)
+        if released:
+            del self.believed[claim.id]
+            del self.claims[name, number]
+
+    @rule(client=clients, name=names, number=numbers)
+    def leave(self, client: int, name: str, number: int) -> None:
+        claim = self.known(name, number)
+        self.both(client, lambda backend, side: backend.leave(claim, BUDGET))
+        self.believed.pop(claim.id, None)
+        self.claims.pop((name, number), None)
+
+    @rule(client=clients, name=names, number=numbers, attached=st.booleans())
+    def transfer(self, client: int, name: str, number: int, attached: bool) -> None:
+        claim = self.known(name, number)
+        answer = self.both(client, lambda backend, side: backend.transfer(claim, attached, BUDGET))
+        if isinstance(answer, Granted):
+            self.granted(claim.id, answer)
+
+    @rule(client=clients, name=names, pick=st.integers(0, 3), off=st.sampled_from([0, 0, 1]))
+    def break_hold(self, client: int, name: str, pick: int, off: int) -> None:
+        holders = self.look(client, name).holders
+        if not holders:
+            return
+        order = holders[pick % len(holders)].fence
+        victims = [one for one, belief in self.believed.items() if belief.fence == order]
+        next_is_held = any(
+            {side.fences[order] + off} & {side.fences[one.fence] for one in holders}
+            for side in (self.memory, self.sqlite)
+            if off
+        )
+        if next_is_held:
+            return  # then "one more" is another's fence, in one of the stores
+        broken = self.both(
+            client, lambda backend, side: backend.break_hold(name, side.fences[order] + off, BUDGET)
+        )
+        assert broken == (off == 0)
+        for claim_id in victims if broken else []:
+            del self.believed[claim_id]
+
+    @rule(client=clients, prefix=st.sampled_from(["", "l", "read-", "zz"]))
+    def names(self, client: int, prefix: str) -> None:
+        self.both(client, lambda backend, side: _as_list(backend.names(prefix, BUDGET)))
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 1.5, 3.0, 6.0, 30.0, 100.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+
+    @rule(seconds=st.sampled_from([-60.0, -0.5, 60.0]))
+    def step_the_wall_clock(self, seconds: float) -> None:
+        self.wall += seconds
+
+    def look(self, client: int, name: str) -> Snapshot:
+        seen = self.both(client, lambda backend, side: backend.inspect(name, BUDGET))
+        assert isinstance(seen, Snapshot)
+        return seen
+
+    # ---- what is promised --------------------------------------------------------------------
+
+    @invariant()
+    def the_takes_of_those_who_may_believe_never_exceed_the_slots(self) -> None:
+        for name in SIZES:
+            live = [one for one in self.alive() if one.name == name]
+            assert len({one.slots for one in live}) <= 1
+            assert all(sum(one.take for one in live) <= one.slots for one in live)
+
+    @invariant()
+    def the_stores_know_exactly_those_who_may_believe(self) -> None:
+        for name in SIZES:
+            known = {one.fence for one in self.alive() if one.name == name}
+            assert {holder.fence for holder in self.look(0, name).holders} == known
+
+
+async def _as_list(names: Coroutine[Any, Any, Any]) -> list[str]:
+    return list(await names)
+
+
+TestTwins = Twins.TestCase
+TestTwins.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_holders_are_shown_in_the_order_they_were_granted(store: str, tmp_path: Path) -> None:
+    opened = SqliteStore(tmp_path / "locks.db") if store == "sqlite" else open_memory("memory://")
+    backend = opened.blocking(ThreadSignal)
+    for number in (3, 1, 2):
+        run(backend.claim(Claim("n", f"id-{number}", f"host {number} t", 30.0, 5), BUDGET))
+    shown = run(backend.inspect("n", BUDGET)).holders
+    backend.close()
+    assert [holder.who.pid for holder in shown] == [3, 1, 2]
