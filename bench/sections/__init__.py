@@ -1,0 +1,4 @@
+"""What is measured, a module each: ``measure(quick) -> list[Line]``.
+
+A module whose name begins with an underscore is a tool of the others, not a section.
+"""

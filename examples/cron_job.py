@@ -1,0 +1,19 @@
+"""A cron job that runs on one host at a time, and skips a turn when the last one still runs.
+
+*/5 * * * *  python cron_job.py
+"""
+
+import sys
+
+import holdfast
+
+
+def build_report() -> None:
+    print("building the report")
+
+
+hold = holdfast.lock("nightly-report", label="cron").try_acquire()
+if hold is None:
+    sys.exit("the last one is still running")
+with hold:
+    build_report()

@@ -1,0 +1,20 @@
+"""In asyncio a body whose hold is lost is cancelled, and the error says which lock it was."""
+
+import asyncio
+
+import holdfast
+
+
+async def main() -> None:
+    client = holdfast.aio.connect("memory://", lease=1)
+    try:
+        async with client.lock("orders:42") as hold:
+            await client.break_hold("orders:42", hold.fence)  # as an operator would
+            await asyncio.sleep(60)  # is cancelled within a third of the lease
+    except holdfast.HoldLost as error:
+        print(error)
+    else:
+        raise AssertionError("the body was not stopped")
+
+
+asyncio.run(main())

@@ -1,0 +1,32 @@
+"""Four worker processes that take turns, in order, on a file that is not safe to share."""
+
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import holdfast
+
+ROUNDS = 25
+
+
+def work(url: str, counter: Path) -> None:
+    with holdfast.connect(url) as client:
+        for _ in range(ROUNDS):
+            with client.lock("counter", timeout=30):
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+
+if __name__ == "__main__":
+    folder = Path(tempfile.mkdtemp())
+    counter = folder / "counter"
+    counter.write_text("0")
+    workers = [
+        multiprocessing.Process(target=work, args=(f"sqlite://{folder}/locks.db", counter))
+        for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print(counter.read_text(), "of", 4 * ROUNDS)
+    assert int(counter.read_text()) == 4 * ROUNDS
