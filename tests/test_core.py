@@ -133,7 +133,7 @@ def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(hol
     async def meanwhile(claim, budget):
         if second.is_held:
             with holdfast_client.core.ledger.mutex:
-                holdfast_client.core.ledger.end(second._held, State.RELEASED)
+                holdfast_client.core.ledger.end(second._held, State.RELEASED, 0.0)
             holdfast_client.core.ledger.kept[second._held.claim.id] = second._held
         return await leave(claim, budget)
 

@@ -101,7 +101,9 @@ class Hold(HoldFace):
 
     async def __aenter__(self) -> Self:
         self._body: _Body | None = None
-        if self._on_lost != "flag":
+        # The outermost block of this task cancels it; what is inside is cancelled with it.
+        inside = self._held.count > 1 and self._held.owner is asyncio.current_task()
+        if self._on_lost != "flag" and not inside:
             self._body = _Body(self._held)
             self._client.core.ledger.on_end(self._held, self._body.ended)
         return self
@@ -137,13 +139,15 @@ class Lock(LockFace[Hold]):
         """A hold, or `AcquireTimeout` that names the holder. Waits ``timeout`` seconds in all (0:
         asks once; None: without end), by default as the lock was told. Re-entry costs nothing.
         A cancelled acquire leaves nothing behind."""
-        refuse_foreign("acquire()", foreign, ("timeout",))
+        if foreign:
+            refuse_foreign("acquire()", foreign, ("timeout",))
         held = await self._client.core.acquire(self._terms, self._wait_for(timeout))
         return Hold(self._client, held, self._on_lost)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""
-        refuse_foreign("try_acquire()", foreign, ("timeout",))
+        if foreign:
+            refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await self._client.core.attempt(self._terms, checked_timeout(timeout))
         return Hold(self._client, held, self._on_lost) if isinstance(held, Held) else None
 

@@ -6,7 +6,8 @@ seconds since the epoch on the store's wall clock, for people to read, never to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 # A name of slots without end: readers take one each, a writer takes all of them.
@@ -42,22 +43,26 @@ class Who:
         return cls("unknown", 0, text)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One attempt to get something. ``id`` cannot be guessed, and asking twice with it is harmless.
 
     ``slots`` is the size of the name (1 for a lock, n for a semaphore, ALL_SLOTS for a read-write
     lock), ``take`` how many of them this claim wants. ``wait`` False asks once and leaves no place.
+    A tuple, not a dataclass like its neighbours: one is made for every acquire, in a third of the
+    time.
     """
 
     name: str
-    id: str = field(repr=False)  # a secret
+    id: str  # a secret
     who: str
     lease: float
     slots: int = 1
     take: int = 1
     fair: bool = True
     wait: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Claim on {self.name!r}, {self.take} of {self.slots}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,13 +80,15 @@ class Lock(LockFace[Hold]):
     def acquire(self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never) -> Hold:
         """A hold, or `AcquireTimeout` that names the holder. Waits ``timeout`` seconds in all (0:
         asks once; None: without end), by default as the lock was told. Re-entry costs nothing."""
-        refuse_foreign("acquire()", foreign, ("timeout",))
+        if foreign:
+            refuse_foreign("acquire()", foreign, ("timeout",))
         held = run(self._client.core.acquire(self._terms, self._wait_for(timeout)))
         return Hold(self._client, held, self._on_lost)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""
-        refuse_foreign("try_acquire()", foreign, ("timeout",))
+        if foreign:
+            refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = run(self._client.core.attempt(self._terms, checked_timeout(timeout)))
         return Hold(self._client, held, self._on_lost) if isinstance(held, Held) else None
 

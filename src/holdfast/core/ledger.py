@@ -167,7 +167,7 @@ class Ledger:
         self.acquired += 1
         self.wait_time[_bucket(waited)] += 1
 
-    def end(self, held: Held, state: State, cause: str = "") -> None:
+    def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
         """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
         held.state = state
         held.cause = cause
@@ -177,7 +177,7 @@ class Ledger:
         else:
             self.forget(held)
             self.released += 1
-        self.hold_time[_bucket(self.runtime.now() - held.acquired_at)] += 1
+        self.hold_time[_bucket(now - held.acquired_at)] += 1
 
     def forget(self, held: Held) -> None:
         """Its owner has unwound. Under the mutex."""
@@ -190,7 +190,7 @@ class Ledger:
         with self.mutex:
             if held.state is not State.HELD:
                 return
-            self.end(held, State.LOST, cause)
+            self.end(held, State.LOST, self.runtime.now(), cause)
         self.tell(held)
 
     def tell(self, held: Held) -> None:

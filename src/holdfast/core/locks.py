@@ -111,7 +111,7 @@ class Core:
             # A Ctrl-C between the grant and its entry: nobody would know that we hold it.
             stray = self.ledger.kept.get(claim.id)
             if stray is not None:
-                await self.runtime.shielded(self._give_back(stray), MAX_BUDGET)
+                await self.runtime.shielded(self.release(stray), MAX_BUDGET)
             raise
         finally:
             self.ledger.asking.discard(claim.id)
@@ -174,7 +174,9 @@ class Core:
 
     async def release(self, held: Held) -> None:
         """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`."""
-        self.settle(held)
+        now = self.runtime.now()
+        if held.state is State.HELD and now >= held.deadline:
+            self.settle(held)
         if held.state is State.LOST and held.count > 0:
             await self._unwind_lost(held)
         if held.unknown:
@@ -188,8 +190,9 @@ class Core:
             held.count -= 1
             if held.count > 0:
                 return
-            self.ledger.end(held, State.RELEASED)
-        self.ledger.tell(held)
+            self.ledger.end(held, State.RELEASED, now)
+        if held.callbacks:
+            self.ledger.tell(held)
         await self._give_back(held)
 
     async def _unwind_lost(self, held: Held) -> NoReturn:
@@ -207,13 +210,12 @@ class Core:
 
     async def _give_back(self, held: Held) -> None:
         """Tell the store, and ask again if it did not answer: never guess."""
-        with self.ledger.mutex:
-            if held.state is State.HELD:
-                self.ledger.end(held, State.RELEASED)
         budget = budget_for(held.claim.lease)
         until: float | None = None
         while True:
             try:
+                if until is not None:
+                    await self.runtime.sleep(RETRY_PAUSE)
                 known = await self.backend.release(held.claim, budget / ATTEMPTS)
                 break
             except GeneratorExit:
@@ -224,7 +226,6 @@ class Core:
                 until = until or now + budget * (1 - 1 / ATTEMPTS)  # one of them is spent
                 if not error.transient or now + RETRY_PAUSE >= until:
                     raise self._release_unknown(held, error) from error
-                await self.runtime.sleep(RETRY_PAUSE)
             except BaseException:
                 # Cancelled in the middle: it may or may not have reached the store.
                 await self.runtime.shielded(
@@ -288,7 +289,7 @@ class Core:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
         with self.ledger.mutex:
-            self.ledger.end(held, State.DETACHED)
+            self.ledger.end(held, State.DETACHED, self.runtime.now())
         self.ledger.tell(held)
         return f"hf1:{held.claim.id}:{held.fence}:{held.claim.lease!r}"
 
@@ -343,7 +344,7 @@ class Core:
             with self.ledger.mutex:
                 if held.state is not State.HELD:
                     continue
-                self.ledger.end(held, State.RELEASED)
+                self.ledger.end(held, State.RELEASED, self.runtime.now())
             self.ledger.tell(held)
             await self._release_again(backend, held.claim, until - self.runtime.now())
         for waiting in list(self.ledger.waiting.values()):

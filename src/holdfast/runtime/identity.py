@@ -23,6 +23,7 @@ class ThreadOwner:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.owner = ThreadOwner()
+        self.thread = threading.current_thread()
 
 
 _local = _Local()
@@ -41,7 +42,7 @@ def current_who(label: str) -> str:
     """As `Who.encoded` writes it, put together from cached parts: it is on the fast path."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
-    name = task.get_name() if task is not None else threading.current_thread().name
+    name = task.get_name() if task is not None else _local.thread.name
     place = _place(os.getpid())
     return f"{place} {_quoted(name)} {_quoted(label)}" if label else f"{place} {_quoted(name)}"
 

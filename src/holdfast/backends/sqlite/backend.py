@@ -31,7 +31,9 @@ class Transport(Protocol):
     @property
     def fences(self) -> FenceClock: ...
 
-    async def step(self, work: Callable[[Any], T], budget: float, *, alone: bool = False) -> T: ...
+    async def step(self, work: Callable[[Any], T], budget: float) -> T: ...
+
+    async def alone(self, work: Callable[[Any], T], budget: float) -> T: ...
 
 
 class Ear(Protocol):
@@ -115,8 +117,8 @@ class SqliteBackend:
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         fences = self._transport.fences
         if claim.take <= claim.slots and not fences.near_the_ceiling:
-            granted = await self._transport.step(
-                lambda rows: self._claim_alone(rows, claim, fences), budget, alone=True
+            granted = await self._transport.alone(
+                lambda rows: self._claim_alone(rows, claim, fences), budget
             )
             if granted is not None:
                 return granted
@@ -169,7 +171,7 @@ class SqliteBackend:
             said = (claim.name, claim.id, self._clock())
             return int(rows.execute(RELEASE_ALONE, said).rowcount)
 
-        if await self._transport.step(alone, budget, alone=True):
+        if await self._transport.alone(alone, budget):
             return True
         return await self._step(claim.name, budget, law.release, claim)
 

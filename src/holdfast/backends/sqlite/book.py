@@ -55,7 +55,7 @@ BEFORE = """
     ORDER BY place DESC LIMIT 1
 """
 PLACE = f"SELECT {_ROW} FROM waiters WHERE id = ?1 AND name = ?2"
-CEILING = "SELECT fence_ceiling FROM store"
+CEILING = "SELECT fence_offset, fence_ceiling FROM store"
 RAISE_CEILING = "UPDATE store SET fence_ceiling = ?1"
 ADD_HOLD = "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 KEEP_HOLD = "UPDATE holds SET who = ?1, ends = ?2, home = ?3 WHERE name = ?4 AND id = ?5"
@@ -146,9 +146,9 @@ class SqlBook:
         """See `fences`. A ceiling that we come near is raised before a fence is given."""
         fences = self._fences
         if fences.near_the_ceiling:
-            (fences.ceiling,) = self._rows.execute(CEILING).fetchone()
+            fences.know(*self._rows.execute(CEILING).fetchone())
             if fences.near_the_ceiling:
-                fences.ceiling = fences.seen() + AHEAD
+                fences.know(fences.offset, fences.seen() + AHEAD)
                 self._rows.execute(RAISE_CEILING, (fences.ceiling,))
         return fences.next()
 

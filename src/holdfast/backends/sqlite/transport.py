@@ -76,13 +76,15 @@ class File:
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = (0, 0)
-        self._looked_at = 0.0
+        self._look_at = 0.0
         self._steps = 0
 
     def alone(self, work: Work[T]) -> T:
         """One statement, which is a transaction of its own; or `Busy` with nothing done."""
         with self._mutex:
-            connection = self._reached()
+            connection = self._connection
+            if connection is None or self._now() > self._look_at:
+                connection = self._reached()
             try:
                 answer = work(connection)
             except sqlite3.Error as error:
@@ -129,10 +131,10 @@ class File:
 
     def _ready(self) -> sqlite3.Connection:
         if self._connection is not None:
-            now = clock.now()
-            if now - self._looked_at < LOOK_EVERY:
+            now = self._now()
+            if now < self._look_at:
                 return self._connection
-            self._looked_at = now
+            self._look_at = now + LOOK_EVERY
             try:
                 there = os.stat(self.path)
                 if (there.st_dev, there.st_ino) == self._inode:
@@ -233,9 +235,7 @@ class File:
                 connection.execute(book.BURY_HOLDS, (home,))
                 connection.execute(book.BURY_WAITERS, (home,))
             self._sweep(connection)
-        self.fences.offset, self.fences.ceiling = connection.execute(
-            "SELECT fence_offset, fence_ceiling FROM store"
-        ).fetchone()
+        self.fences.know(*connection.execute(book.CEILING).fetchone())
         connection.execute("COMMIT")
         connection.create_function("next_fence", 0, self.fences.next)
         connection.execute("PRAGMA busy_timeout = 0")  # from now on the pauses are ours
@@ -269,7 +269,9 @@ class File:
         return BackendError(f"the store {self.path}: {error}{hint}", transient=code not in hints)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
-        self.fences.ceiling = 0  # as if unknown: it may have been raised in what is undone here
+        self.fences.know(
+            self.fences.offset, 0
+        )  # as if unknown: it may have been raised in what is undone here
         with contextlib.suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -299,9 +301,18 @@ class BlockingTransport:
         self._file = file
         self.fences = file.fences
 
-    async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
-        """``work`` in one transaction; ``alone``: it is a single statement and needs none."""
-        step = self._file.alone if alone else self._file.step
+    async def step(self, work: Work[T], budget: float) -> T:
+        """``work`` in one transaction."""
+        return await self._persist(self._file.step, work, budget)
+
+    async def alone(self, work: Work[T], budget: float) -> T:
+        """``work`` is a single statement, and needs no transaction around it."""
+        try:
+            return self._file.alone(work)
+        except Busy:
+            return await self._persist(self._file.alone, work, budget)
+
+    async def _persist(self, step: Callable[[Work[T]], T], work: Work[T], budget: float) -> T:
         patience: Patience | None = None
         while True:
             try:
@@ -312,16 +323,10 @@ class BlockingTransport:
             time.sleep(pause)
 
 
-class TaskTransport:
+class TaskTransport(BlockingTransport):
     """Steps for asyncio: a step is some 20 µs and runs here; a pause suspends."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self.fences = file.fences
-
-    async def step(self, work: Work[T], budget: float, *, alone: bool = False) -> T:
-        """As above."""
-        step = self._file.alone if alone else self._file.step
+    async def _persist(self, step: Callable[[Work[T]], T], work: Work[T], budget: float) -> T:
         patience: Patience | None = None
         while True:
             try:

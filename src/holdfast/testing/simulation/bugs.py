@@ -236,7 +236,7 @@ def losses_are_told_again() -> Iterator[None]:
 
     def lose(self: ledger.Ledger, held: ledger.Held, cause: str) -> None:
         if held.state is ledger.State.HELD:
-            self.end(held, ledger.State.LOST, cause)
+            self.end(held, ledger.State.LOST, self.runtime.now(), cause)
         for callback in held.callbacks or []:
             callback()
             callback()
