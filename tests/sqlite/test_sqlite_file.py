@@ -132,7 +132,12 @@ say(client.lock("n").try_acquire() is None)
 
 @pytest.mark.parametrize("vanish", [delete_the_file_and_its_log, delete_all_of_it])
 def test_waiters_of_a_deleted_file_meet_in_the_new_one(
-    start: Start, client: holdfast.Client, url: str, path: Path, vanish: Callable[[Path], None]
+    start: Start,
+    client: holdfast.Client,
+    url: str,
+    path: Path,
+    vanish: Callable[[Path], None],
+    eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     client.lock("n").acquire()
     waiters = [
@@ -140,8 +145,7 @@ def test_waiters_of_a_deleted_file_meet_in_the_new_one(
         for _ in range(2)
     ]
     assert [waiter.said() for waiter in waiters] == ["waits", "waits"]
-    while len(client.inspect("n").waiters) < 2:
-        time.sleep(0.01)
+    eventually(lambda: len(client.inspect("n").waiters) == 2)
     vanish(path)
     # The file is gone with the hold: they stand in the new file's queue at their next refresh.
     # When the first ends, what it held is released, and the second is served.

@@ -185,7 +185,9 @@ def hand_over(start: Callable[..., Any], ours: str, theirs: str) -> float:
         hold = client.lock("n").acquire(timeout=60)
         waiter = start(WAITER, theirs)
         assert waiter.said() == "ready"
+        until = time.monotonic() + 60
         while not client.inspect("n").waiters:
+            assert time.monotonic() < until, waiter.said(0)
             time.sleep(0.005)
         time.sleep(0.1)
         began = time.monotonic()
