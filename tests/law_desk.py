@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from holdfast.backends.memory import MemoryStore
@@ -31,7 +30,7 @@ class Desk:
     def claim(self, claim_id: str, **terms: Any) -> Granted | Busy | Differs:
         """Ask for the first time, or again on the same terms."""
         made = Claim(name="n", id=claim_id, who=f"host 1 {claim_id}", lease=LEASE)
-        self.claims[claim_id] = replace(self.claims.get(claim_id, made), **terms)
+        self.claims[claim_id] = self.claims.get(claim_id, made)._replace(**terms)
         return self._step(law.claim, self.claims[claim_id])
 
     def holds(self, claim_id: str, **terms: Any) -> Granted:
@@ -45,7 +44,7 @@ class Desk:
         return busy
 
     def renew(self, claim_id: str, **terms: Any) -> Granted | Busy | Gone:
-        return self._step(law.renew, replace(self.claims[claim_id], **terms))
+        return self._step(law.renew, self.claims[claim_id]._replace(**terms))
 
     def release(self, claim_id: str) -> bool:
         return self._step(law.release, self.claims[claim_id])
@@ -54,7 +53,7 @@ class Desk:
         return self._step(law.leave, self.claims[claim_id])
 
     def transfer(self, claim_id: str, *, attached: bool, who: str = "w") -> Granted | Gone:
-        return self._step(law.transfer, replace(self.claims[claim_id], who=who), attached)
+        return self._step(law.transfer, self.claims[claim_id]._replace(who=who), attached)
 
     def break_hold(self, fence: int) -> bool:
         return self._step(law.break_hold, fence)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from holdfast.core import law
@@ -67,7 +65,7 @@ def test_renewal_never_brings_back_what_has_ended(desk: Desk, end: str) -> None:
 def test_a_release_of_what_is_not_there_is_false_and_touches_nobody(desk: Desk) -> None:
     desk.holds("a")
     desk.waits("b")
-    desk.claims["ghost"] = replace(desk.claims["a"], id="ghost")
+    desk.claims["ghost"] = desk.claims["a"]._replace(id="ghost")
     assert desk.release("ghost") is False
     assert desk.release("b") is False
     assert desk.holders == ["a"] and desk.waiters == ["b"]
@@ -113,7 +111,7 @@ def test_a_writer_that_leaves_lets_the_readers_behind_it_in(desk: Desk) -> None:
 
 def test_leaving_without_having_come_changes_nothing(desk: Desk) -> None:
     desk.holds("a")
-    desk.claims["ghost"] = replace(desk.claims["a"], id="ghost")
+    desk.claims["ghost"] = desk.claims["a"]._replace(id="ghost")
     assert len(desk.leave("ghost").holders) == 1
 
 

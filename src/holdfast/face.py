@@ -339,9 +339,10 @@ def _at_exit() -> None:
     """Give back what is still held: a deploy must not leave it locked. At most about a second."""
     until = clock.now() + EXIT_LIMIT
     for core in list(_cores):
-        if not core.closed and (core.ledger.kept or core.ledger.waiting or core.keeper.running):
-            try:
-                limit = max(until - clock.now(), 0.05)
-                run(core.close(core.keeper.backend, limit, exiting=True))
-            except Exception:  # the interpreter is ending: say it, and let it end
-                log.exception("holdfast: could not release at exit")
+        if core.closed:
+            continue
+        try:
+            run(core.close(core.keeper.backend, max(until - clock.now(), 0.05), exiting=True))
+            _shut(core.keeper.backend)
+        except Exception:  # the interpreter is ending: say it, and let it end
+            log.exception("holdfast: could not release at exit")

@@ -200,14 +200,16 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
         book.drop_place(awake)  # whoever asks first gets it, though others were rung before
         free -= awake.take
         got = _grant(book, awake, awake.lease)
+    if free is not None and free <= 0:
+        return got
     for place in book.waiting(fair=False):
         if free is None:
             free = place.slots - _taken(book)
-        if free <= 0:
-            break
         if place.take <= free:
             free -= place.take
             book.ring(place, None)
+        if free <= 0:
+            break
     return got
 
 

@@ -111,7 +111,10 @@ class Core:
             # A Ctrl-C between the grant and its entry: nobody would know that we hold it.
             stray = self.ledger.kept.get(claim.id)
             if stray is not None:
-                await self.runtime.shielded(self.release(stray), MAX_BUDGET)
+                with self.ledger.mutex:
+                    self.ledger.end(stray, State.RELEASED, self.runtime.now())
+                limit = budget_for(claim.lease)
+                await self.runtime.shielded(self._release_again(self.backend, claim, limit), limit)
             raise
         finally:
             self.ledger.asking.discard(claim.id)

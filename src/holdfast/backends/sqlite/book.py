@@ -118,6 +118,7 @@ class SqlBook:
         self.home = home
         self.rung: list[tuple[Row, Granted | None]] = []
         self.buried: list[str] = []
+        self._living: set[str] = set()  # whom we have seen alive in this step
         self.in_the_way: tuple[str, frozenset[str]] | None = None
         self._rows = rows
         self._name = name
@@ -185,11 +186,14 @@ class SqlBook:
     def _lives(self, row: Row) -> bool:
         if row.ends <= self.now:
             return False
-        if row.home not in (self.home, DETACHED) and self._is_dead(row.home):
+        if row.home in self._living or row.home in (self.home, DETACHED):
+            return True
+        if self._is_dead(row.home):
             self._rows.execute(BURY_HOLDS, (row.home,))
             self._rows.execute(BURY_WAITERS, (row.home,))
             self.buried.append(row.home)
             return False
+        self._living.add(row.home)
         return True
 
     def place(self, claim_id: str) -> Row | None:

@@ -45,6 +45,7 @@ class Neighbours:
         self._home = ""
         self._life = -1
         self._bell: socket.socket | None = None
+        self._sender: socket.socket | None = None
         self._folder_fd = -1
         self._wakes: dict[str, Wake] = {}
         self._attended: dict[str, frozenset[str]] = {}  # claim id → the homes it waits for
@@ -218,12 +219,11 @@ class Neighbours:
             self._deliver(claim_id, grant)
             return
         message = f"{claim_id} {grant.fence} {grant.lease!r}" if grant else claim_id
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
-        ):
-            sender.setblocking(False)
-            sender.sendto(message.encode(), self._socket_path(home))
+        with contextlib.suppress(OSError):
+            if self._sender is None:
+                self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._sender.setblocking(False)
+            self._sender.sendto(message.encode(), self._socket_path(home))
 
     def hear(self, timeout: float | None, poke: int) -> None:
         """Deliver what rings until something did, the pipe ``poke`` was written to, or time
@@ -304,6 +304,9 @@ class Neighbours:
             home = self._give_up()
             if ours and home:
                 self.remove([home])
+            if self._sender is not None:
+                self._sender.close()
+                self._sender = None
             for descriptor in (self._folder_fd, *self._processes.values()):
                 if descriptor >= 0:
                     os.close(descriptor)
