@@ -24,12 +24,12 @@ from holdfast.face import (
     FACES,
     ClientFace,
     Default,
+    DefaultClient,
     HoldFace,
     LockFace,
     checked_on_lost,
     lease_or_none,
 )
-from holdfast.forks import ForkSafeMutex
 from holdfast.inputs import Seconds, checked_timeout, refuse_foreign
 from holdfast.keys import Key
 from holdfast.model import Snapshot
@@ -279,9 +279,6 @@ class Client(ClientFace):
 
 FACES[Client.colour] = Client
 
-_default: Client | None = None
-_default_mutex = ForkSafeMutex()
-
 
 def connect(
     url: str | None = None,
@@ -296,13 +293,7 @@ def connect(
     return Client.on(open_store(url), lease=lease, namespace=namespace)
 
 
-def default_client() -> Client:
-    """The client behind ``holdfast.aio.lock``: made on first use, from ``$HOLDFAST_URL``."""
-    global _default
-    with _default_mutex:
-        if _default is None or _default.core.closed:
-            _default = connect()
-        return _default
+default_client = DefaultClient(lambda: connect())
 
 
 def lock(name: str, **terms: Any) -> Lock:

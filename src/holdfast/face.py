@@ -10,7 +10,7 @@ import atexit
 import logging
 import secrets
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -50,6 +50,7 @@ FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 H = TypeVar("H", bound="HoldFace")
+C = TypeVar("C", bound="ClientFace")
 
 
 class HoldFace:
@@ -302,6 +303,21 @@ class ClientFace:
             raise ConfigurationError(
                 "attach() takes the text that hold.detach() gave, unchanged"
             ) from None
+
+
+class DefaultClient(Generic[C]):
+    """The client behind ``holdfast.lock``: made when first called, from ``$HOLDFAST_URL``."""
+
+    def __init__(self, connect: Callable[[], C]) -> None:
+        self.client: C | None = None
+        self._connect = connect
+        self._mutex = forks.ForkSafeMutex()
+
+    def __call__(self) -> C:
+        with self._mutex:
+            if self.client is None or self.client.core.closed:
+                self.client = self._connect()
+            return self.client
 
 
 def new_secret() -> str:

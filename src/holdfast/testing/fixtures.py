@@ -21,9 +21,9 @@ def holdfast_client(holdfast_clock: kit.VirtualClock) -> Iterator[sync.Client]:
     """A blocking client of a store in memory, on `holdfast_clock`; also the default client, so
     that ``holdfast.lock(…)`` in the code under test uses it."""
     client = kit.client(holdfast_clock)
-    before, sync._default = sync._default, client
+    before, sync.default_client.client = sync.default_client.client, client
     yield client
-    sync._default = before
+    sync.default_client.client = before
     client.close()
 
 
@@ -31,6 +31,6 @@ def holdfast_client(holdfast_clock: kit.VirtualClock) -> Iterator[sync.Client]:
 def holdfast_aio_client(holdfast_clock: kit.VirtualClock) -> Iterator[aio.Client]:
     """The same for asyncio."""
     client = kit.aio_client(holdfast_clock)
-    before, aio._default = aio._default, client
+    before, aio.default_client.client = aio.default_client.client, client
     yield client
-    aio._default = before
+    aio.default_client.client = before

@@ -160,12 +160,12 @@ async def test_closing_a_client_also_ends_what_its_decorator_made(world: World) 
 async def test_the_default_client_is_made_from_the_environment_at_first_use(world: World) -> None:
     module: Any = aio if world.face == "asyncio" else sync
     other = world.client()
-    before, module._default = module._default, None
+    before, module.default_client.client = module.default_client.client, None
     environment = os.environ.get("HOLDFAST_URL")
 
     plain = module.locked("b")(lambda: _names_now(world))
     try:
-        assert module._default is None, "decorating made a client, at import"
+        assert module.default_client.client is None, "decorating made a client, at import"
         os.environ["HOLDFAST_URL"] = world.url
         async with AnyLock(module.lock("a", timeout=0)) as hold:
             assert hold.is_held and await other.names() == ["a"]
@@ -176,7 +176,7 @@ async def test_the_default_client_is_made_from_the_environment_at_first_use(worl
             pass  # a closed default client is made anew
     finally:
         await settled(module.default_client().close())
-        module._default = before
+        module.default_client.client = before
         os.environ.pop("HOLDFAST_URL")
         if environment is not None:
             os.environ["HOLDFAST_URL"] = environment
