@@ -15,6 +15,10 @@ help:
 	@echo "make bench     the numbers, as ratios measured side by side"
 
 $(VENV)/ready: pyproject.toml constraints.txt
+	@# Debian's Python comes without what makes virtual environments.
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; } || \
+	    { echo "install python3-venv first (as root: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    coverage editables filelock hatchling hypothesis mypy pytest pytest-timeout ruff

@@ -262,7 +262,9 @@ class ClientFace:
         foreign: dict[str, Any],
         known: tuple[str, ...] = LOCK_KEYWORDS,
     ) -> Terms:
-        refuse_foreign(call, foreign, known)
+        # What was left at its default needs no check: a lock is often made for one use.
+        if foreign:
+            refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)
         seconds = self.lease if lease is None else checked_lease(lease)
         limit = None if max_hold is None else checked_lease(max_hold, what="max_hold")
@@ -272,9 +274,9 @@ class ClientFace:
             seconds if limit is None else min(seconds, limit),
             renews,
             limit,
-            checked_switch("fair", fair),
-            owner=checked_owner(owner),
-            label=checked_label(label),
+            True if fair is True else checked_switch("fair", fair),
+            owner=None if owner is None else checked_owner(owner),
+            label="" if label == "" else checked_label(label),
         )
 
     def _shown(self, snapshot: Snapshot) -> Snapshot:
