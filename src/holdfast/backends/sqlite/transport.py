@@ -205,7 +205,7 @@ class File:
                 transient=False,
             )
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")  # 4 MB, as with pages of usual size
+        connection.execute("PRAGMA wal_autocheckpoint = 3000")  # about as many bytes as usual
         connection.execute("BEGIN IMMEDIATE")
         if not self._refuse_foreign(connection):
             for statement in book.SCHEMA:
