@@ -321,21 +321,17 @@ class BlockingTransport:
             except Busy as busy:
                 patience = patience or Patience(budget, self._file.path)
                 pause = patience.pause(busy)
-            time.sleep(pause)
+            await self._sleep(pause)
+
+    async def _sleep(self, pause: float) -> None:
+        time.sleep(pause)
 
 
 class TaskTransport(BlockingTransport):
     """Steps for asyncio: a step is some 20 µs and runs here; a pause suspends."""
 
-    async def _persist(self, step: Callable[[Work[T]], T], work: Work[T], budget: float) -> T:
-        patience: Patience | None = None
-        while True:
-            try:
-                return step(work)
-            except Busy as busy:
-                patience = patience or Patience(budget, self._file.path)
-                pause = patience.pause(busy)
-            await asyncio.sleep(pause)
+    async def _sleep(self, pause: float) -> None:
+        await asyncio.sleep(pause)
 
 
 class Patience:

@@ -30,7 +30,7 @@ class AnyTask(ABC):
     def done(self) -> bool: ...
 
     def cancel(self) -> None:
-        raise NotImplementedError("nobody can cancel a thread")
+        raise TypeError("nobody can cancel a thread")
 
     async def outcome(self) -> Any:
         """Its result, or None if it was cancelled."""

@@ -1,0 +1,53 @@
+"""What installs the real servers, and what is said where it may not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import run_all
+
+ENSURE = Path(__file__).parent / "servers" / "ensure"
+
+
+def ensure(needed: str, tmp_path: Path, user: str) -> subprocess.CompletedProcess[str]:
+    """Run it on a list of our own, as if we were that user, with an apt-get that only notes."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, does in (("id", f"echo {user}"), ("apt-get", f'echo "$@" >>{tmp_path}/asked')):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "needed").write_text(needed)
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", str(ENSURE), str(tmp_path / "needed")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_what_is_there_is_not_installed_again(tmp_path):
+    done = ensure("# program package\nsh dash\n", tmp_path, user="0")
+    assert done.returncode == 0 and done.stderr == ""
+    assert not (tmp_path / "asked").exists()
+
+
+def test_without_root_it_says_what_is_missing_and_goes_on(tmp_path):
+    done = ensure("sh dash\nno-such-server some-package\n", tmp_path, user="1000")
+    assert done.returncode == 0 and "missing some-package" in done.stderr
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
+def test_a_missing_server_is_said_loudly_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(run_all, "STEPS", {})
+    monkeypatch.setattr(run_all, "missing_servers", lambda: ["some-server"])
+    monkeypatch.setattr(run_all, "ROOT", Path("/nonexistent"))
+    assert run_all.main() == failed
+    assert "NOT TESTED: no some-server" in capsys.readouterr().out
