@@ -161,6 +161,17 @@ def test_a_keeper_with_nothing_to_keep_retires_and_another_one_follows(
         assert hold.is_held
 
 
+def test_a_keeper_that_is_woken_while_idle_stays_for_its_time(holdfast_client, holdfast_clock):
+    with holdfast_client.lock("a"):
+        pass
+    holdfast_clock.advance(11)  # it looked, found nothing, and has been idle since
+    holdfast_client.core.keeper.backend.poke()
+    holdfast_clock.advance(1)
+    assert holdfast_client.core.keeper.running
+    holdfast_clock.advance(60)
+    assert not holdfast_client.core.keeper.running
+
+
 def test_a_keeper_that_stumbles_goes_on(holdfast_client, holdfast_clock, caplog):
     renew = holdfast_client.core.backend.renew
     stumbles = [RuntimeError("what is this?")]
