@@ -27,7 +27,11 @@ def scripted(client, verb, *answers):
             raise reply
         return reply() if callable(reply) else reply
 
+    async def missed(*said):
+        return True
+
     setattr(client.core.backend, verb, answer)
+    client.core.backend.watch = missed  # so that it is asked again
     return left
 
 
@@ -176,10 +180,10 @@ def test_a_keeper_that_stumbles_goes_on(holdfast_client, holdfast_clock, caplog)
     renew = holdfast_client.core.backend.renew
     stumbles = [RuntimeError("what is this?")]
 
-    async def stumbling(claims, budget):
+    async def stumbling(*said):
         if stumbles:
             raise stumbles.pop()
-        return await renew(claims, budget)
+        return await renew(*said)
 
     holdfast_client.core.backend.renew = stumbling
     with holdfast_client.lock("a") as hold:

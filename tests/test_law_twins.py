@@ -53,7 +53,7 @@ class Side:
 
     def watch(self, claim: Claim) -> None:
         for backend in self.backends:
-            run(backend.watch(claim, lambda grant: self.rung.append((claim.id, grant))))
+            run(backend.watch(claim, lambda grant: self.rung.append((claim.id, grant)), 0.0))
 
     def ask(self, client: int, ask: Ask) -> tuple[Any, list[Bell]]:
         before, self.latest = self.seen, self.seen
@@ -229,7 +229,13 @@ class Twins(RuleBasedStateMachine):
     @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
     def renew(self, client: int, which: set[int]) -> None:
         claims = list({claim.id: claim for claim in map(self.picked, sorted(which))}.values())
-        answers = self.both(client, lambda backend, side: backend.renew(claims, BUDGET))
+        believed = [self.believed.get(claim.id) for claim in claims]
+
+        def renew(backend: Backend, side: Side) -> Coroutine[Any, Any, Any]:
+            fences = [side.fences[known.fence] if known else 0 for known in believed]
+            return backend.renew(claims, fences, BUDGET)
+
+        answers = self.both(client, renew)
         for claim, answer in zip(claims, answers, strict=True):
             if isinstance(answer, Granted):
                 self.granted(claim.id, answer)

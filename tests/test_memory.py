@@ -29,8 +29,8 @@ def test_the_verbs_of_the_memory_backend_are_the_steps_of_the_law(desk: Desk) ->
     granted = run(backend.claim(a, 1))
     assert isinstance(granted, Granted)
     assert isinstance(run(backend.claim(b, 1)), Busy)
-    run(backend.watch(b, rung.append))
-    assert run(backend.renew([a, b], 1))[0] == granted
+    run(backend.watch(b, rung.append, 0.0))
+    assert run(backend.renew([a, b], [granted.fence, 0], 1))[0] == granted
     assert run(backend.transfer(a, False, 1)) == granted
     assert [holder.fence for holder in run(backend.inspect("n", 1)).holders] == [granted.fence]
     assert run(backend.break_hold("n", granted.fence, 1))
@@ -89,10 +89,10 @@ def test_after_a_fork_the_child_forgets_wakes_and_a_mutex_that_was_held(desk: De
     """The same in this process, where it can be measured: the parent's threads are not there."""
     store = desk.store
     desk.holds("a")
-    store.watch("a", lambda grant: pytest.fail("a bell of the parent"))
+    store.bells.watch("a", lambda grant: pytest.fail("a bell of the parent"))
     store._mutex.acquire()
     store.after_fork_in_child()
-    store.ring([("a", None)])
+    store.bells.ring("a", None)
     assert desk.holders == []
 
 

@@ -50,8 +50,7 @@ class Shop:
 
     def ring_all(self) -> None:
         """A false bell for everybody who waits."""
-        for wake in list(self.store._wakes.values()):
-            wake(None)
+        self.store.bells.ring_all()
 
     def close(self) -> None:
         for client in self._clients:
@@ -555,6 +554,6 @@ def test_a_bell_of_a_grant_that_is_over_is_not_believed(shop: Shop) -> None:
     waiting = in_thread(lambda: other.lock("a").try_acquire(timeout=0.4))
     until(lambda: client.inspect("a").waiters)
     until(lambda: other.statistics().waiting)
-    for wake in list(shop.store._wakes.values()):
+    for wake in list(shop.store.bells._wakes.values()):
         wake(Granted(1, 30.0))
     assert waiting() is None

@@ -34,7 +34,7 @@ def test_a_seed_replays_exactly():
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug, capsys):
-    assert main(["--bug", bug, "--seeds", "1500"]) == 0
+    assert main(["--bug", bug, "--seeds", "5000"]) == 0
     assert "found by seed" in capsys.readouterr().out
 
 

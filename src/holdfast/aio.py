@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Never, Self
 
 from holdfast.backends import Store, open_store
-from holdfast.core.ledger import Held, State
+from holdfast.core.ledger import DETACHED, LOST, Held
 from holdfast.decorators import F, OnBusy, locked_by
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face import (
@@ -58,7 +58,7 @@ class _Body:
 
     def ended(self) -> None:
         """On any thread."""
-        if self._held.state is State.LOST:
+        if self._held.state is LOST:
             try:
                 self._loop.call_soon_threadsafe(self._cancel)
             except RuntimeError:
@@ -120,7 +120,7 @@ class Hold(HoldFace):
         if self._body is not None:
             self._client.core.ledger.off_end(self._held, self._body.ended)
             raised = self._body.close(error)
-        if self._held.state is State.DETACHED:
+        if self._held.state is DETACHED:
             return
         try:
             await self.release()
@@ -141,8 +141,11 @@ class Lock(LockFace[Hold]):
         A cancelled acquire leaves nothing behind."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        held = await self._client.core.acquire(self._terms, self._wait_for(timeout))
-        return Hold(self._client, held, self._on_lost)
+        client, terms, wait_for = self._client, self._terms, self._wait_for(timeout)
+        held = await client.core.attempt(terms, wait_for)
+        if not isinstance(held, Held):
+            await client.core.refuse(terms, wait_for, held)
+        return Hold(client, held, self._on_lost)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""

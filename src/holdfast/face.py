@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from holdfast import clock, forks
 from holdfast.backends import Store
-from holdfast.core.ledger import Held, State, bare
+from holdfast.core.ledger import HELD, LOST, Held, bare
 from holdfast.core.locks import Core
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import Terms
@@ -42,6 +42,7 @@ log = logging.getLogger("holdfast")
 DEFAULT_LEASE = 30.0
 DEFAULT_NAMESPACE = "default"
 EXIT_LIMIT = 0.8
+MOST_PLAIN = 1000
 
 LOCK_KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "owner", "label", "on_lost")
 CONNECT_KEYWORDS = ("lease", "namespace")
@@ -66,11 +67,12 @@ class HoldFace:
         self._client = client
         self._held = held
         self._on_lost = on_lost
-        if callable(on_lost) and held.count == 1:  # the outermost entry tells, once
+        if on_lost is not None and callable(on_lost) and held.count == 1:
+            # The outermost entry tells, once.
             client.core.ledger.on_end(held, self._tell_lost)
 
     def _tell_lost(self) -> None:
-        if self._held.state is State.LOST and callable(self._on_lost):
+        if self._held.state is LOST and callable(self._on_lost):
             try:
                 self._on_lost(self)
             except Exception:  # foreign code must not end the keeper
@@ -101,11 +103,11 @@ class HoldFace:
     def lost(self) -> bool:
         """Did it end without us?"""
         self._client.core.settle(self._held)
-        return self._held.state is State.LOST
+        return self._held.state is LOST
 
     def remaining(self) -> float:
         """Seconds until belief ends unless it is renewed; 0 when it has ended."""
-        if self._held.state is not State.HELD:
+        if self._held.state is not HELD:
             return 0.0
         return max(self._held.deadline - clock_of(self._client), 0.0)
 
@@ -211,6 +213,7 @@ class ClientFace:
         self._backend = backend
         self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._twins: dict[str, ClientFace] = {}
+        self._plain: dict[str, Terms] = {}
         _cores.add(self.core)
         forks.remember(self.core)
         weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
@@ -262,7 +265,16 @@ class ClientFace:
         foreign: dict[str, Any],
         known: tuple[str, ...] = LOCK_KEYWORDS,
     ) -> Terms:
-        # What was left at its default needs no check: a lock is often made for one use.
+        # A lock is often made for one use: what was left at its default needs no check, and a name
+        # that was checked is remembered.
+        plain = fair is True and lease is renew is max_hold is owner is None and label == ""
+        if plain and not foreign and type(name) is str:
+            terms = self._plain.get(name)
+            if terms is None:
+                if len(self._plain) >= MOST_PLAIN:
+                    self._plain.clear()
+                terms = self._plain[name] = Terms(self._full(name), self.lease, True)
+            return terms
         if foreign:
             refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)

@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 
 # A name of slots without end: readers take one each, a writer takes all of them.
 ALL_SLOTS = 2**31 - 1
+# The layout of a lock that other libraries write too; the other one is ours, and has no name.
+SIMPLE = "simple"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,15 @@ class Claim(NamedTuple):
     take: int = 1
     fair: bool = True
     wait: bool = True
+    layout: str = ""
 
     def __repr__(self) -> str:
         return f"<Claim on {self.name!r}, {self.take} of {self.slots}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """Yes: under this fence, for ``lease`` seconds from when the store decided."""
+class Granted(NamedTuple):
+    """Yes: under this fence, for ``lease`` seconds from when the store decided. A tuple, as a claim
+    is."""
 
     fence: int
     lease: float
@@ -137,6 +140,7 @@ class Capabilities:
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False
     frees_dead_process: bool = False  # at once, not only when the lease ends
+    layouts: tuple[str, ...] = ()  # what `client.lock(name, layout=…)` can be told
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Never, Self
 
 from holdfast.backends import Store, open_store
-from holdfast.core.ledger import Held, State
+from holdfast.core.ledger import DETACHED, Held
 from holdfast.decorators import F, OnBusy, locked_by
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face import (
@@ -64,7 +64,7 @@ class Hold(HoldFace):
     ) -> None:
         """Give it back, unless it was detached. The body's exception comes first; what went wrong
         with the release is attached to it."""
-        if self._held.state is State.DETACHED:
+        if self._held.state is DETACHED:
             return
         try:
             self.release()
@@ -82,8 +82,11 @@ class Lock(LockFace[Hold]):
         asks once; None: without end), by default as the lock was told. Re-entry costs nothing."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        held = run(self._client.core.acquire(self._terms, self._wait_for(timeout)))
-        return Hold(self._client, held, self._on_lost)
+        client, terms, wait_for = self._client, self._terms, self._wait_for(timeout)
+        held = run(client.core.attempt(terms, wait_for))
+        if not isinstance(held, Held):
+            run(client.core.refuse(terms, wait_for, held))
+        return Hold(client, held, self._on_lost)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""

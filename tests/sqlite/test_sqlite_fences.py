@@ -62,7 +62,7 @@ def test_all_who_are_served_in_one_step_get_fences_of_their_own(path: Path) -> N
     for number in range(4):
         claim = Claim("n", f"small {number}", "w", 1000.0, 4)
         assert isinstance(run(backend.claim(claim, 5)), Busy)
-        run(backend.watch(claim, rung.append))
+        run(backend.watch(claim, rung.append, 0.0))
     assert run(backend.release(Claim("n", "big", "w", 1000.0, 4, 4), 5))
     fences = [grant.fence for grant in rung if grant is not None]
     assert len(fences) == 4 and fences == sorted(set(fences))

@@ -29,8 +29,9 @@ class Store(Protocol):
     def tasks(self, signal: Callable[[], Signal]) -> Backend: ...
 
 
-def open_store(url: str | None) -> Store:
-    """The store that a URL names; None is $HOLDFAST_URL, or else the embedded one."""
+def open_store(url: object) -> Store:
+    """The store that a URL names, or of a client; None is $HOLDFAST_URL, or else the embedded
+    one."""
     if url is None:
         url = os.environ.get(DEFAULT_URL_VARIABLE) or ""
         if not url:
@@ -38,9 +39,7 @@ def open_store(url: str | None) -> Store:
 
             return default_store()
     if not isinstance(url, str):
-        raise ConfigurationError(
-            f"connect() takes a URL such as 'sqlite:///path/locks.db', not {type(url).__name__}"
-        )
+        return _open_client(url)
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
@@ -72,4 +71,29 @@ def _open_sqlite(url: str) -> Store:
     return open_sqlite(url)
 
 
-_OPENERS: dict[str, Callable[[str], Store]] = {"memory": _open_memory, "sqlite": _open_sqlite}
+def _open_redis(url: str) -> Store:
+    from holdfast.backends.redis.store import open_redis
+
+    return open_redis(url)
+
+
+def _open_client(client: object) -> Store:
+    """An existing client of a store, known by its library, which is loaded then already."""
+    library = type(client).__module__.split(".")[0]
+    if library == "redis":
+        from holdfast.backends.redis.store import open_redis_client
+
+        return open_redis_client(client)
+    raise ConfigurationError(
+        "connect() takes a URL such as 'sqlite:///path/locks.db', or a client of redis-py, "
+        f"not {type(client).__name__}"
+    )
+
+
+_OPENERS: dict[str, Callable[[str], Store]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "redis": _open_redis,
+    "rediss": _open_redis,
+    "unix": _open_redis,
+}

@@ -14,6 +14,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from holdfast import clock, forks
+from holdfast.backends.bells import Bells
 from holdfast.core import law
 from holdfast.core.law import Row
 from holdfast.core.ports import Signal, Wake
@@ -108,7 +109,7 @@ class MemoryStore:
         self.rung: list[Bell] = []
         self._names: dict[str, NameBook] = {}
         self._mutex = threading.Lock()
-        self._wakes: dict[str, Wake] = {}
+        self.bells = Bells()
         self._sweep_at = SWEEP_ABOVE
         forks.remember(self)
 
@@ -122,7 +123,7 @@ class MemoryStore:
         """This store reaches one process, and the child is another: it starts empty."""
         self._mutex = threading.Lock()
         self._names.clear()
-        self._wakes.clear()
+        self.bells.clear()
         self.rung = []
 
     def next_fence(self, wall: float) -> int:
@@ -153,18 +154,6 @@ class MemoryStore:
             if not law.look(book, name).slots:
                 del self._names[name]
         self._sweep_at = 2 * len(self._names) + SWEEP_ABOVE
-
-    def ring(self, bells: Iterable[Bell]) -> None:
-        for claim_id, grant in bells:
-            wake = self._wakes.get(claim_id)
-            if wake is not None:
-                wake(grant)
-
-    def watch(self, claim_id: str, wake: Wake) -> None:
-        self._wakes[claim_id] = wake
-
-    def unwatch(self, claim_id: str) -> None:
-        self._wakes.pop(claim_id, None)
 
     def names(self, prefix: str) -> list[str]:
         with self._mutex:
@@ -200,14 +189,16 @@ class MemoryBackend:
 
     def _step(self, name: str, verb: Callable[..., T], *said: object) -> T:
         answer, bells = self._store.step(name, verb, *said)
-        if bells:
-            self._store.ring(bells)
+        for bell in bells:
+            self._store.bells.ring(*bell)
         return answer
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         return self._step(claim.name, law.claim, claim)
 
-    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+    async def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> list[Granted | Busy | Gone]:
         return [self._step(claim.name, law.renew, claim) for claim in claims]
 
     async def release(self, claim: Claim, budget: float) -> bool:
@@ -219,11 +210,12 @@ class MemoryBackend:
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return self._step(claim.name, law.transfer, claim, attached)
 
-    async def watch(self, claim: Claim, wake: Wake) -> None:
-        self._store.watch(claim.id, wake)
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        self._store.bells.watch(claim.id, wake)
+        return False  # no bell of this process gets lost
 
     def unwatch(self, claim: Claim) -> None:
-        self._store.unwatch(claim.id)
+        self._store.bells.unwatch(claim.id)
 
     async def inspect(self, name: str, budget: float) -> Snapshot:
         return self._step(name, law.look, name)

@@ -2,7 +2,7 @@
 
     claim ── granted ─────────────────────────────────────────────► held
       │ busy
-    watch, then claim again (a release in between rang nobody)
+    watch, and if bells were missed meanwhile, claim again
       │ busy
     wait ── bell with a grant, younger than our last answer ──────► held, with no round trip
       │ ├── keeper's refresh answered with the grant ─────────────► held
@@ -17,7 +17,7 @@ any instant (we leave, shielded).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.keeper import Keeper, budget_for
 from holdfast.core.law import REFRESH
@@ -33,13 +33,15 @@ PATIENCE = 10.0
 RETRY_PAUSE = 0.02
 # A budget is divided, so that a reply that was lost can be asked for again.
 ATTEMPTS = 3
+# The part of a lease that we may believe in, counted from before it was asked for.
+BELIEF = 1.0 - DRIFT
 
 
-@dataclass(frozen=True, slots=True)
-class Obtained:
-    """Granted by a request (or after one) that left at ``sent``."""
+class Obtained(NamedTuple):
+    """Granted by a request (or after one) that left at ``sent``; known to us ``now``."""
 
     sent: float
+    now: float
     grant: Granted
     by_bell: bool
 
@@ -56,9 +58,20 @@ async def obtain(
     """The grant, or who was in the way when time was over (None: was not or could not be asked)."""
     budget = budget_for(claim.lease)
     try:
-        sent, now, answer = await _claim(runtime, backend, claim, began, budget)
+        try:
+            answer = await backend.claim(claim, budget / ATTEMPTS)
+            sent, now = began, runtime.now()
+            believed = not isinstance(answer, Granted) or now < sent + answer.lease * BELIEF
+        except BackendError as error:
+            if not error.transient:
+                raise
+            believed = False
+            await runtime.sleep(RETRY_PAUSE)
+        if not believed:
+            rest = budget * (1 - 1 / ATTEMPTS)
+            sent, now, answer = await _claim(runtime, backend, claim, runtime.now(), rest)
         if isinstance(answer, Granted):
-            return Obtained(sent, answer, False)  # one round trip, and nothing else
+            return Obtained(sent, now, answer, False)  # one round trip, and nothing else
         if isinstance(answer, Differs):
             raise _differs(claim, answer)
         if not claim.wait:
@@ -67,12 +80,12 @@ async def obtain(
         waiting = Waiting(claim, runtime.signal())
         waiting.still(sent, now, answer.retry_after, answer.fence)
         try:
-            await backend.watch(claim, waiting.ring)
+            missed = await backend.watch(claim, waiting.ring, sent)
             with ledger.mutex:
                 ledger.waiting[claim.id] = waiting
                 ledger.contended += 1
             _refuse_if_closed(ledger, claim)
-            return await _wait(runtime, backend, ledger, keeper, waiting, until)
+            return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
         finally:
             backend.unwatch(claim)
             with ledger.mutex:
@@ -91,11 +104,13 @@ async def _wait(
     keeper: Keeper,
     waiting: Waiting,
     until: float,
+    ask: bool,
 ) -> Obtained | Snapshot | None:
-    """We stand in the queue: hear, or ask again, until it is ours or time is over."""
+    """We stand in the queue: hear, or ask again, until it is ours or time is over. ``ask`` at once
+    if a release before we watched may have rung nobody."""
     claim = waiting.claim
     budget = budget_for(claim.lease)
-    ask = True  # a release before we watched rang nobody
+    keeper.mind(waiting.due)
     while True:
         now = runtime.now()
         if ask:
@@ -113,7 +128,7 @@ async def _wait(
                 continue
             _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
-                return Obtained(sent, answer, False)
+                return Obtained(sent, now, answer, False)
             if isinstance(answer, Differs):
                 raise _differs(claim, answer)
             waiting.still(sent, now, answer.retry_after, answer.fence)
@@ -145,7 +160,7 @@ async def _claim(
         try:
             answer = await backend.claim(claim, limit / ATTEMPTS)
             now = runtime.now()
-            if not isinstance(answer, Granted) or now < sent + answer.lease * (1.0 - DRIFT):
+            if not isinstance(answer, Granted) or now < sent + answer.lease * BELIEF:
                 return sent, now, answer
             # We were paused, or the store was: this lease may be over. Ask anew, and be quick.
             if now >= until + PATIENCE:
@@ -165,9 +180,9 @@ def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) 
         if grant.fence <= last_fence:
             return None  # older than an answer that said "still waiting": a late bell
         sent = last_sent
-    if now >= sent + grant.lease * (1.0 - DRIFT):
+    if now >= sent + grant.lease * BELIEF:
         return None  # we were paused: ask, do not believe
-    return Obtained(sent, grant, by_bell)
+    return Obtained(sent, now, grant, by_bell)
 
 
 async def _leave(backend: Backend, claim: Claim, limit: float) -> Snapshot | None:

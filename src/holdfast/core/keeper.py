@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from holdfast.core.ledger import Held, Ledger, State, Waiting
+from holdfast.core.ledger import HELD, Held, Ledger, Waiting
 from holdfast.core.ports import Backend, KeeperRuntime
 from holdfast.errors import BackendError
 from holdfast.model import Busy, Claim, Gone, Granted
@@ -148,9 +148,10 @@ class Keeper:
         for batch in _batches(work):
             sent = self.runtime.now()
             claims = [_renewal(entry, sent) for entry in batch]
-            lease = min(claim.lease for claim in claims)
+            fences = [entry.fence for entry in batch]
+            lease = min([claim.lease for claim in claims])
             try:
-                answers = await self.backend.renew(claims, budget_for(lease))
+                answers = await self.backend.renew(claims, fences, budget_for(lease))
             except BackendError as error:
                 self._ledger.renew_errors += 1
                 log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
@@ -173,7 +174,7 @@ class Keeper:
         self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone
     ) -> str:
         """Believe in it anew, or say why it is lost. Under the mutex."""
-        if held.state is not State.HELD:
+        if held.state is not HELD:
             return ""  # released meanwhile
         if not isinstance(answer, Granted) or answer.fence != held.fence:
             return "the store no longer knows it (its lease ran out there, or it was broken)"
@@ -204,7 +205,7 @@ def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:
 def _renewal(entry: Held | Waiting, now: float) -> Claim:
     claim = entry.claim
     if isinstance(entry, Held) and entry.ends_by - now < claim.lease:
-        return Claim(claim.name, claim.id, claim.who, max(entry.ends_by - now, 0.001))
+        return claim._replace(lease=max(entry.ends_by - now, 0.001))
     return claim
 
 

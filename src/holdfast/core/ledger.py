@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import ClassVar
 
 from holdfast.core.law import REFRESH
 from holdfast.core.ports import Runtime, Signal
@@ -20,6 +21,7 @@ from holdfast.model import Claim, Granted, Statistics
 # is good for 0.0001, a virtual machine under load for less than 0.005.
 DRIFT = 0.01
 HISTOGRAM_BUCKETS = 40
+MOST_UNSORTED = 1000
 SLACK = 0.001
 
 
@@ -28,6 +30,10 @@ class State(enum.Enum):
     RELEASED = "released"
     LOST = "lost"
     DETACHED = "detached"
+
+
+# Looked at many times in every cycle: a name of a module is found much faster than an enum's.
+HELD, RELEASED, LOST, DETACHED = State
 
 
 class Held:
@@ -62,7 +68,7 @@ class Held:
         self.owner = owner
         self.fence = fence
         self.count = 1
-        self.state = State.HELD
+        self.state = HELD
         self.cause = ""
         self.unknown = False  # its release was sent and never answered
         self.foreign = False  # a parent's, seen in a fork's child
@@ -118,6 +124,7 @@ class Waiting:
     late bell of a grant that is over, and is not believed."""
 
     __slots__ = ("claim", "due", "last", "news", "signal")
+    fence: ClassVar[int] = 0
 
     def __init__(self, claim: Claim, signal: Signal) -> None:
         self.claim = claim
@@ -157,27 +164,43 @@ class Ledger:
         self.asking: set[str] = set()  # claims that somebody is in the middle of
         self.acquired = self.reentered = self.contended = self.timed_out = 0
         self.lost = self.released = self.renewals = self.renew_errors = 0
+        self.waited: list[float] = []
+        self.lasted: list[float] = []
         self.wait_time = [0] * HISTOGRAM_BUCKETS
         self.hold_time = [0] * HISTOGRAM_BUCKETS
 
     def enter(self, held: Held, waited: float) -> None:
         """A new hold. Under the mutex."""
-        self.by_owner[held.claim.name, held.owner] = held
-        self.kept[held.claim.id] = held
+        name, claim_id = held.claim[:2]
+        self.by_owner[name, held.owner] = held
+        self.kept[claim_id] = held
         self.acquired += 1
-        self.wait_time[_bucket(waited)] += 1
+        self.waited.append(waited)
+        if len(self.waited) >= MOST_UNSORTED:
+            self._sort()
+
+    def _sort(self) -> None:
+        """Put durations into their buckets, many at a time: it is not worth a step of each cycle.
+        Under the mutex."""
+        for durations, buckets in ((self.waited, self.wait_time), (self.lasted, self.hold_time)):
+            for seconds in durations:
+                buckets[_bucket(seconds)] += 1
+            durations.clear()
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
         """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
         held.state = state
         held.cause = cause
-        self.kept.pop(held.claim.id, None)
-        if state is State.LOST:
+        name, claim_id = held.claim[:2]
+        self.kept.pop(claim_id, None)
+        if state is LOST:
             self.lost += 1
         else:
-            self.forget(held)
+            key = (name, held.owner)
+            if self.by_owner.get(key) is held:
+                del self.by_owner[key]
             self.released += 1
-        self.hold_time[_bucket(now - held.acquired_at)] += 1
+        self.lasted.append(now - held.acquired_at)
 
     def forget(self, held: Held) -> None:
         """Its owner has unwound. Under the mutex."""
@@ -188,9 +211,9 @@ class Ledger:
     def lose(self, held: Held, cause: str) -> None:
         """Mark it lost and tell, once. Not under the mutex: what is told runs foreign code."""
         with self.mutex:
-            if held.state is not State.HELD:
+            if held.state is not HELD:
                 return
-            self.end(held, State.LOST, self.runtime.now(), cause)
+            self.end(held, LOST, self.runtime.now(), cause)
         self.tell(held)
 
     def tell(self, held: Held) -> None:
@@ -204,7 +227,7 @@ class Ledger:
     def on_end(self, held: Held, callback: Callable[[], None]) -> None:
         """Call it when the hold has ended, however; at once if it has already."""
         with self.mutex:
-            if held.state is State.HELD:
+            if held.state is HELD:
                 if held.callbacks is None:
                     held.callbacks = []
                 held.callbacks.append(callback)
@@ -219,6 +242,7 @@ class Ledger:
 
     def statistics(self) -> Statistics:
         with self.mutex:
+            self._sort()
             return Statistics(
                 self.acquired,
                 self.reentered,

@@ -14,7 +14,7 @@ from typing import NoReturn
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE, obtain
 from holdfast.core.explain import taken_message
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from holdfast.core.ledger import Held, Ledger, State, bare, shown
+from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
 from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import AcquireTimeout, BackendError, NotHeld
@@ -52,11 +52,10 @@ class Core:
 
     # ---- acquire ---------------------------------------------------------------------------
 
-    async def acquire(self, terms: Terms, timeout: float | None) -> Held:
-        """A hold, or `AcquireTimeout` that names the holder."""
-        outcome = await self.attempt(terms, timeout)
-        if isinstance(outcome, Held):
-            return outcome
+    async def refuse(
+        self, terms: Terms, timeout: float | None, outcome: Snapshot | None
+    ) -> NoReturn:
+        """Say that the time is over: `AcquireTimeout`, which names the holder."""
         if outcome is None:
             try:
                 outcome = await self.backend.inspect(terms.name, budget_for(terms.lease) / 2)
@@ -71,38 +70,36 @@ class Core:
 
     async def attempt(self, terms: Terms, timeout: float | None) -> Held | Snapshot | None:
         """A hold, or whoever was in the way when the time was over (None: nobody asked)."""
-        self._refuse_if_closed()
-        owner = terms.owner if terms.owner is not None else self.runtime.owner()
-        mine = self.ledger.by_owner.get((terms.name, owner))
+        ledger, runtime = self.ledger, self.runtime
+        if ledger.closed:
+            self._refuse_if_closed()
+        name, lease, renews, _, fair, slots, take, owner, label, layout = terms
+        if owner is None:
+            owner = runtime.owner()
+        mine = ledger.by_owner.get((name, owner))
         if mine is not None:
             return self._reenter(mine)
-        began = self.runtime.now()
-        claim = Claim(
-            terms.name,
-            f"{self._secret}-{next(self._count):x}",
-            self.runtime.who(terms.label),
-            terms.lease,
-            terms.slots,
-            terms.take,
-            terms.fair,
-            timeout != 0,
-        )
-        self.ledger.asking.add(claim.id)
+        began = runtime.now()
+        claim_id = f"{self._secret}-{next(self._count):x}"
+        who = runtime.who(label)
+        claim = Claim(name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
+        ledger.asking.add(claim_id)
         try:
             outcome = await obtain(
-                self.runtime, self.backend, self.ledger, self.keeper, claim, began, timeout
+                runtime, self.backend, ledger, self.keeper, claim, began, timeout
             )
             if outcome is None or isinstance(outcome, Snapshot):
                 return outcome
-            now = self.runtime.now()
-            held = Held(claim, owner, outcome.grant.fence, now, terms.renew, terms.ends_by(now))
-            if outcome.by_bell:
-                held.believe_bell(outcome.sent, now, outcome.grant.lease)
+            sent, now, grant, by_bell = outcome
+            held = Held(claim, owner, grant.fence, now, renews, terms.ends_by(now))
+            if by_bell:
+                held.believe_bell(sent, now, grant.lease)
             else:
-                held.believe(outcome.sent, outcome.grant.lease)
-            with self.ledger.mutex:
-                self.ledger.enter(held, now - began)
-            self._refuse_if_closed()
+                held.believe(sent, grant.lease)
+            with ledger.mutex:
+                ledger.enter(held, now - began)
+            if ledger.closed:
+                self._refuse_if_closed()
             self.keeper.mind(held.due)
             return held
         except GeneratorExit:
@@ -112,17 +109,17 @@ class Core:
             stray = self.ledger.kept.get(claim.id)
             if stray is not None:
                 with self.ledger.mutex:
-                    self.ledger.end(stray, State.RELEASED, self.runtime.now())
+                    self.ledger.end(stray, RELEASED, self.runtime.now())
                 limit = budget_for(claim.lease)
                 await self.runtime.shielded(self._release_again(self.backend, claim, limit), limit)
             raise
         finally:
-            self.ledger.asking.discard(claim.id)
+            ledger.asking.discard(claim_id)
 
     def _reenter(self, mine: Held) -> Held:
         self.settle(mine)
         with self.ledger.mutex:
-            if mine.state is State.HELD:
+            if mine.state is HELD:
                 mine.count += 1
                 self.ledger.reentered += 1
                 return mine
@@ -132,19 +129,19 @@ class Core:
 
     def is_held(self, held: Held) -> bool:
         """False at the latest when the lease can be over, with no help from keeper or store."""
-        return held.state is State.HELD and self.runtime.now() < held.deadline
+        return held.state is HELD and self.runtime.now() < held.deadline
 
     def settle(self, held: Held) -> None:
         """What our own clock proves lost is lost now, also if the keeper did not look yet."""
-        if held.state is State.HELD and self.runtime.now() >= held.deadline:
+        if held.state is HELD and self.runtime.now() >= held.deadline:
             self.ledger.lose(held, held.why_over())
 
     def check(self, held: Held) -> None:
         """Raise unless we may still believe in the hold. No I/O."""
         self.settle(held)
-        if held.state is State.LOST:
+        if held.state is LOST:
             raise held.loss()
-        if held.state is not State.HELD:
+        if held.state is not HELD:
             raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
 
     async def wait_lost(self, held: Held, timeout: float | None) -> bool:
@@ -156,8 +153,8 @@ class Core:
             while True:
                 self.settle(held)
                 now = self.runtime.now()
-                if held.state is not State.HELD or now >= until:
-                    return held.state is State.LOST
+                if held.state is not HELD or now >= until:
+                    return held.state is LOST
                 await signal.wait(min(until, held.deadline) - now)
         finally:
             self.ledger.off_end(held, signal.set)
@@ -178,14 +175,14 @@ class Core:
     async def release(self, held: Held) -> None:
         """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`."""
         now = self.runtime.now()
-        if held.state is State.HELD and now >= held.deadline:
+        if held.state is HELD and now >= held.deadline:
             self.settle(held)
-        if held.state is State.LOST and held.count > 0:
+        if held.state is LOST and held.count > 0:
             await self._unwind_lost(held)
         if held.unknown:
             return await self._give_back(held)  # a retry, after an error that said "unknown"
         with self.ledger.mutex:
-            if held.state is not State.HELD:
+            if held.state is not HELD:
                 raise NotHeld(
                     f"the hold on {shown(held.claim.name)} was {held.state.value} already: "
                     "one release too many"
@@ -193,7 +190,7 @@ class Core:
             held.count -= 1
             if held.count > 0:
                 return
-            self.ledger.end(held, State.RELEASED, now)
+            self.ledger.end(held, RELEASED, now)
         if held.callbacks:
             self.ledger.tell(held)
         await self._give_back(held)
@@ -262,14 +259,12 @@ class Core:
         self.check(held)
         claim = held.claim
         if lease is not None and lease != claim.lease:
-            claim = Claim(
-                claim.name, claim.id, claim.who, lease, claim.slots, claim.take, claim.fair
-            )
+            claim = claim._replace(lease=lease)
         sent = self.runtime.now()
-        (answer,) = await self.backend.renew([claim], budget_for(claim.lease))
+        (answer,) = await self.backend.renew([claim], [held.fence], budget_for(claim.lease))
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:
-                if held.state is State.HELD and self.runtime.now() < held.deadline:
+                if held.state is HELD and self.runtime.now() < held.deadline:
                     held.claim = claim
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
@@ -292,7 +287,7 @@ class Core:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
         with self.ledger.mutex:
-            self.ledger.end(held, State.DETACHED, self.runtime.now())
+            self.ledger.end(held, DETACHED, self.runtime.now())
         self.ledger.tell(held)
         return f"hf1:{held.claim.id}:{held.fence}:{held.claim.lease!r}"
 
@@ -345,9 +340,9 @@ class Core:
         until = self.runtime.now() + limit
         for held in list(self.ledger.kept.values()):
             with self.ledger.mutex:
-                if held.state is not State.HELD:
+                if held.state is not HELD:
                     continue
-                self.ledger.end(held, State.RELEASED, self.runtime.now())
+                self.ledger.end(held, RELEASED, self.runtime.now())
             self.ledger.tell(held)
             await self._release_again(backend, held.claim, until - self.runtime.now())
         for waiting in list(self.ledger.waiting.values()):
@@ -375,7 +370,7 @@ class Core:
         self._secret = self._new_secret()
         self._count = itertools.count(1)
         for held in inherited:
-            held.state = State.LOST
+            held.state = LOST
             held.callbacks = None
             held.foreign = True
             held.cause = "it belongs to the parent process; a fork holds nothing"

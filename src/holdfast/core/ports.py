@@ -73,8 +73,9 @@ class Backend(Protocol):
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs: ...
 
     async def renew(
-        self, claims: Sequence[Claim], budget: float
-    ) -> Sequence[Granted | Busy | Gone]: ...
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> Sequence[Granted | Busy | Gone]:
+        """Holds under their fences, and places (fence 0). What is not there is not made again."""
 
     async def release(self, claim: Claim, budget: float) -> bool: ...
 
@@ -82,9 +83,10 @@ class Backend(Protocol):
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone: ...
 
-    async def watch(self, claim: Claim, wake: Wake) -> None:
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         """From now on call ``wake`` when the claim is served or rung. Hints only: they may be late,
-        double, false or missing; they may come on any thread."""
+        double, false or missing; they may come on any thread. Whether a bell may have been missed
+        since ``since``, when the claim was sent: then it is asked for again."""
 
     def unwatch(self, claim: Claim) -> None: ...
 

@@ -19,6 +19,7 @@ class Terms(NamedTuple):
     take: int = 1
     owner: object = None
     label: str = ""
+    layout: str = ""
 
     def ends_by(self, now: float) -> float:
         """When it is over whatever happens, unless it is renewed by hand."""

@@ -11,7 +11,8 @@ import functools
 import os
 import socket
 import threading
-from urllib.parse import quote
+
+from holdfast.model import Who
 
 
 class ThreadOwner:
@@ -39,19 +40,13 @@ def current_owner() -> object:
 
 
 def current_who(label: str) -> str:
-    """As `Who.encoded` writes it, put together from cached parts: it is on the fast path."""
+    """As `Who.encoded` writes it, remembered: it is on the fast path."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
     name = task.get_name() if task is not None else _local.thread.name
-    place = _place(os.getpid())
-    return f"{place} {_quoted(name)} {_quoted(label)}" if label else f"{place} {_quoted(name)}"
-
-
-@functools.lru_cache(maxsize=4)
-def _place(pid: int) -> str:
-    return f"{quote(socket.gethostname())} {pid}"
+    return _encoded(os.getpid(), name, label)
 
 
 @functools.lru_cache(maxsize=1024)
-def _quoted(text: str) -> str:
-    return quote(text)
+def _encoded(pid: int, thread: str, label: str) -> str:
+    return Who(socket.gethostname(), pid, thread, label).encoded()

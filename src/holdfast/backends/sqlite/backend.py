@@ -21,6 +21,7 @@ T = TypeVar("T")
 CAPABILITIES = Capabilities(
     store="sqlite", across="host", survives_restart=True, frees_dead_process=True
 )
+MOST_CROWDED = 1000
 NAMES = """
     SELECT name FROM (SELECT name, ends FROM holds UNION ALL SELECT name, ends FROM waiters)
     WHERE ends > ?1 AND substr(name, 1, length(?2)) = ?2 GROUP BY name ORDER BY name
@@ -33,7 +34,7 @@ class Transport(Protocol):
 
     async def step(self, work: Callable[[Any], T], budget: float) -> T: ...
 
-    async def alone(self, work: Callable[[Any], T], budget: float) -> T: ...
+    async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int: ...
 
 
 class Ear(Protocol):
@@ -53,7 +54,7 @@ class Neighbourhood(Protocol):
 
     def ring(self, home: str, claim_id: str, grant: Granted | None) -> None: ...
 
-    def watch(self, claim_id: str, wake: Wake) -> None: ...
+    def watch(self, claim_id: str, wake: Wake, since: float) -> bool: ...
 
     def unwatch(self, claim_id: str) -> None: ...
 
@@ -78,6 +79,7 @@ class SqliteBackend:
         self._clock = clock
         self._wall = wall
         self._close = close
+        self._crowded: dict[str, None] = {}
         self.hear = ear.hear
         self.poke = ear.poke
 
@@ -89,12 +91,14 @@ class SqliteBackend:
         def work(rows: Rows) -> tuple[T, SqlBook]:
             book = self._book(rows, name, self._clock(), self._wall())
             answer = verb(book, *said)
-            if isinstance(answer, Busy):
+            if isinstance(answer, Busy) and said[0].wait:
                 book.look_ahead(said[0].id)
             return answer, book
 
         answer, book = await self._transport.step(work, budget)
         self._after(book)
+        if book.anybody_waits is not None:
+            self._crowds(name, book.anybody_waits)
         return answer
 
     def _book(self, rows: Rows, name: str, now: float, wall: float) -> SqlBook:
@@ -114,24 +118,37 @@ class SqliteBackend:
         if book.in_the_way:
             self._neighbours.attend(*book.in_the_way)
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        fences = self._transport.fences
-        if claim.take <= claim.slots and not fences.near_the_ceiling:
-            granted = await self._transport.alone(
-                lambda rows: self._claim_alone(rows, claim, fences), budget
-            )
-            if granted is not None:
-                return granted
-        return await self._step(claim.name, budget, law.claim, claim)
+    def _crowds(self, name: str, crowded: bool) -> None:
+        """Where others wait, the statements for a lock that is alone would be tried in vain."""
+        if not crowded:
+            self._crowded.pop(name, None)
+        elif name not in self._crowded:
+            if len(self._crowded) >= MOST_CROWDED:
+                self._crowded.pop(next(iter(self._crowded)), None)
+            self._crowded[name] = None
 
-    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        name, claim_id, who, lease, slots, take, fair, _, _ = claim
+        fences = self._transport.fences
+        if take <= slots and name not in self._crowded and not fences.near_the_ceiling:
+            ends, home = self._clock() + lease, self._neighbours.home()
+            said = (name, claim_id, who, take, slots, lease, fair, self._wall(), ends, home)
+            if await self._transport.alone(CLAIM_ALONE, said, budget):
+                return Granted(fences.last, lease)
+        return await self._step(name, budget, law.claim, claim)
+
+    async def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> list[Granted | Busy | Gone]:
         """All of them in one transaction."""
 
         def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]]:
             now, wall = self._clock(), self._wall()
-            together = extend_together(rows, claims, now)
-            if together is not None:
-                return [(together[claim.id], None) for claim in claims]
+            if 0 not in fences and extend_together(rows, claims, fences, now):
+                return [
+                    (Granted(fence, claim.lease), None)
+                    for claim, fence in zip(claims, fences, strict=True)
+                ]
             done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []
             for claim in claims:
                 book = self._book(rows, claim.name, now, wall)
@@ -147,32 +164,11 @@ class SqliteBackend:
                 self._after(book)
         return [answer for answer, _ in done]
 
-    def _claim_alone(self, rows: Rows, claim: Claim, fences: FenceClock) -> Granted | None:
-        home, now = self._neighbours.home(), self._clock()
-        done = rows.execute(
-            CLAIM_ALONE,
-            (
-                claim.name,
-                claim.id,
-                claim.who,
-                claim.take,
-                claim.slots,
-                claim.lease,
-                claim.fair,
-                self._wall(),
-                now + claim.lease,
-                home,
-            ),
-        )
-        return Granted(fences.last, claim.lease) if done.rowcount else None
-
     async def release(self, claim: Claim, budget: float) -> bool:
-        def alone(rows: Rows) -> int:
+        if claim.name not in self._crowded:
             said = (claim.name, claim.id, self._clock())
-            return int(rows.execute(RELEASE_ALONE, said).rowcount)
-
-        if await self._transport.alone(alone, budget):
-            return True
+            if await self._transport.alone(RELEASE_ALONE, said, budget):
+                return True
         return await self._step(claim.name, budget, law.release, claim)
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
@@ -181,8 +177,8 @@ class SqliteBackend:
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return await self._step(claim.name, budget, law.transfer, claim, attached)
 
-    async def watch(self, claim: Claim, wake: Wake) -> None:
-        self._neighbours.watch(claim.id, wake)
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        return self._neighbours.watch(claim.id, wake, since)
 
     def unwatch(self, claim: Claim) -> None:
         self._neighbours.unwatch(claim.id)

@@ -125,7 +125,8 @@ class SqlBook:
         self._fences = fences
         self._is_dead = is_dead
         self._holds: dict[str, Row] | None = None
-        self._anybody_waits: bool | None = None
+        self.anybody_waits: bool | None = None  # or did, at the beginning of this step
+        self._heads: dict[bool, list[tuple[int, Row]]] = {}  # the first rows of a queue, once read
 
     @property
     def holds(self) -> dict[str, Row]:
@@ -157,24 +158,26 @@ class SqlBook:
         return self._queue(fair) if self._somebody_waits() else ()
 
     def _somebody_waits(self) -> bool:
-        if self._anybody_waits is None:
+        if self.anybody_waits is None:
             found = self._rows.execute(ANYBODY, (self._name,)).fetchone()
-            self._anybody_waits = found is not None
-        return self._anybody_waits
+            self.anybody_waits = found is not None
+        return self.anybody_waits
 
     def _queue(self, fair: bool) -> Iterator[Row]:
-        after = -1
-        while True:
-            found = self._rows.execute(QUEUE, (self._name, fair, after)).fetchall()
-            for _, *columns in found:
-                row = Row(*columns)
+        if fair not in self._heads:
+            self._heads[fair] = self._read(fair, -1)
+        page = self._heads[fair].copy()
+        while page:
+            for _, row in page:
                 if self._lives(row):
                     yield row
                 else:
                     self.drop_place(row)
-            if len(found) < 16:
-                return
-            after = found[-1][0]
+            page = self._read(fair, page[-1][0])
+
+    def _read(self, fair: bool, after: int) -> list[tuple[int, Row]]:
+        found = self._rows.execute(QUEUE, (self._name, fair, after)).fetchall()
+        return [(place, Row(*columns)) for place, *columns in found]
 
     def look_ahead(self, claim_id: str) -> None:
         """Note whose death would bring this waiter nearer: the one before it in the queue, who will
@@ -222,13 +225,18 @@ class SqlBook:
         return bool(ended.rowcount)
 
     def add_place(self, row: Row) -> None:
-        self._anybody_waits = True
+        self.anybody_waits = True
+        self._heads.pop(row.fair, None)
         self._rows.execute(ADD_PLACE, (self._name, *_columns(row)))
 
     def keep_place(self, row: Row) -> None:
+        self._heads.pop(row.fair, None)
         self._rows.execute(KEEP_PLACE, (row.ends, row.home, row.id))
 
     def drop_place(self, row: Row) -> None:
+        head = self._heads.get(row.fair)
+        if head is not None:
+            self._heads[row.fair] = [entry for entry in head if entry[1].id != row.id]
         self._rows.execute(DROP_PLACE, (row.id,))
 
     def ring(self, row: Row, grant: Granted | None) -> None:
@@ -250,22 +258,14 @@ def _columns(row: Row) -> tuple[Any, ...]:
     )
 
 
-def extend_together(rows: Rows, claims: Sequence[Claim], now: float) -> dict[str, Granted] | None:
-    """Renew many holds at once, if all of them live and want the same lease; None: one by one."""
-    lease = claims[0].lease
-    if any(claim.lease != lease for claim in claims):
-        return None
-    pairs = ", ".join(["(?, ?)"] * len(claims))  # placeholders only: no input becomes SQL
-    said = [word for claim in claims for word in (claim.name, claim.id)]
-    found = rows.execute(
-        f"""SELECT holds.id, holds.fence FROM (VALUES {pairs}) AS asked
-            CROSS JOIN holds ON name = asked.column1 AND id = asked.column2 WHERE ends > ?""",
-        (*said, now),
-    ).fetchall()
-    if len(found) != len(claims):
-        return None
-    rows.executemany(
-        "UPDATE holds SET ends = ? WHERE name = ? AND id = ?",
-        [(now + lease, claim.name, claim.id) for claim in claims],
+def extend_together(rows: Rows, claims: Sequence[Claim], fences: Sequence[int], now: float) -> bool:
+    """Renew many holds at once, if all of them live under their fences; False: one by one. Those
+    that live have been extended then already, which asking again one by one repeats."""
+    done = rows.executemany(
+        "UPDATE holds SET ends = ? WHERE name = ? AND id = ? AND fence = ? AND ends > ?",
+        [
+            (now + claim.lease, claim.name, claim.id, fence, now)
+            for claim, fence in zip(claims, fences, strict=True)
+        ],
     )
-    return {claim_id: Granted(fence, lease) for claim_id, fence in found}
+    return bool(done.rowcount == len(claims))

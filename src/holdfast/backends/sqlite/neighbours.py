@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast import clock
+from holdfast.backends.bells import Bells
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Granted
@@ -47,7 +48,8 @@ class Neighbours:
         self._bell: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._folder_fd = -1
-        self._wakes: dict[str, Wake] = {}
+        self._bells = Bells()
+        self._bell_since = 0.0
         self._attended: dict[str, frozenset[str]] = {}  # claim id → the homes it waits for
         self._processes: dict[str, int] = {}  # home → a descriptor of that process
         self._seen_at = 0.0
@@ -65,7 +67,7 @@ class Neighbours:
                     self._give_up()
                     self._home = self._settle(secrets.token_hex(8))
                 self._seen_at = now
-            if self._wakes:
+            if self._bells:
                 self._open_bell()
         except OSError as error:
             raise BackendError(
@@ -162,7 +164,7 @@ class Neighbours:
         it ends. A hint only; where the system or the pid does not lend itself, the next refresh
         finds out."""
         with self._mutex:
-            if self._attended.get(claim_id, NOBODY) == homes or claim_id not in self._wakes:
+            if self._attended.get(claim_id, NOBODY) == homes:
                 return
             self._attended[claim_id] = homes
             self._disregard()
@@ -189,7 +191,7 @@ class Neighbours:
                 del self._attended[claim_id]
             self._disregard()
         for claim_id in waiting:
-            self._deliver(claim_id, None)
+            self._bells.ring(claim_id, None)
 
     def _disregard(self) -> None:
         """Close the processes that nobody here waits for any more. Under the mutex."""
@@ -201,13 +203,15 @@ class Neighbours:
 
     # ---- bells -------------------------------------------------------------------------------
 
-    def watch(self, claim_id: str, wake: Wake) -> None:
-        self._wakes[claim_id] = wake
+    def watch(self, claim_id: str, wake: Wake, since: float) -> bool:
+        """Whether our bell was not there yet at ``since``, so that one may have been missed."""
+        self._bells.watch(claim_id, wake)
         if self._bell is None:
             self._open_bell()
+        return self._bell_since > since
 
     def unwatch(self, claim_id: str) -> None:
-        self._wakes.pop(claim_id, None)
+        self._bells.unwatch(claim_id)
         if claim_id in self._attended:
             with self._mutex:
                 self._attended.pop(claim_id, None)
@@ -216,7 +220,7 @@ class Neighbours:
     def ring(self, home: str, claim_id: str, grant: Granted | None) -> None:
         """Ring one bell: here directly, elsewhere by a datagram that may get lost."""
         if home == self._home:
-            self._deliver(claim_id, grant)
+            self._bells.ring(claim_id, grant)
             return
         message = f"{claim_id} {grant.fence} {grant.lease!r}" if grant else claim_id
         with contextlib.suppress(OSError):
@@ -225,9 +229,9 @@ class Neighbours:
                 self._sender.setblocking(False)
             self._sender.sendto(message.encode(), self._socket_path(home))
 
-    def hear(self, timeout: float | None, poke: int) -> None:
-        """Deliver what rings until something did, the pipe ``poke`` was written to, or time
-        ends."""
+    def hear(self, poke: int, timeout: float | None, poked: Callable[[], None]) -> None:
+        """Deliver what rings until something did, the pipe ``poke`` was written to (say so to
+        ``poked``), or time ends."""
         waiter = select.poll()
         waiter.register(poke, select.POLLIN)
         bell = self._bell
@@ -239,8 +243,7 @@ class Neighbours:
         ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
         for descriptor, _ in ready:
             if descriptor == poke:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(poke, 4096)
+                poked()
             elif descriptor in attended:
                 self._mourn(attended[descriptor])
         if bell is None or bell.fileno() < 0:
@@ -256,12 +259,7 @@ class Neighbours:
             grant = Granted(int(parts[1]), float(parts[2])) if len(parts) == 3 else None
         except ValueError:
             return
-        self._deliver(parts[0], grant)
-
-    def _deliver(self, claim_id: str, grant: Granted | None) -> None:
-        wake = self._wakes.get(claim_id)
-        if wake is not None:
-            wake(grant)
+        self._bells.ring(parts[0], grant)
 
     def _open_bell(self) -> None:
         home = self.home()
@@ -276,6 +274,7 @@ class Neighbours:
                 bell.close()
                 raise BackendError(f"no bell for {self._folder}: {error}") from error
             self._bell = bell
+            self._bell_since = clock.now()
         self.changed()
 
     def _path(self, home: str, kind: str) -> str:
@@ -333,5 +332,5 @@ class Neighbours:
 
     def after_fork_in_child(self) -> None:
         self._mutex.release()
-        self._wakes.clear()
+        self._bells.clear()
         self.close(ours=False)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast import clock, forks
+from holdfast.backends.poke import Poke
 from holdfast.backends.sqlite.backend import SqliteBackend, Transport
 from holdfast.backends.sqlite.neighbours import Neighbours
 from holdfast.backends.sqlite.transport import BlockingTransport, File, TaskTransport
@@ -30,46 +30,13 @@ class PipeEar:
 
     def __init__(self, neighbours: Neighbours) -> None:
         self._neighbours = neighbours
-        self._mutex = threading.Lock()
-        self._poked = False
-        self._pipe: tuple[int, int] | None = None
+        self._poke = Poke()
+        self.poke = self._poke.poke
+        self.close = self._poke.poke  # only wake up whoever hears
+        self.after_fork_in_child = self._poke.after_fork_in_child
 
     async def hear(self, timeout: float | None) -> None:
-        with self._mutex:
-            if self._pipe is None:
-                self._pipe = os.pipe()
-                os.set_blocking(self._pipe[0], False)
-                os.set_blocking(self._pipe[1], False)
-            if self._poked:
-                self._poked = False
-                timeout = 0.0
-            reader = self._pipe[0]
-        self._neighbours.hear(timeout, reader)
-
-    def poke(self) -> None:
-        with self._mutex:
-            self._poked = True
-            if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):  # full: it will wake up anyway
-                    os.write(self._pipe[1], b"!")
-
-    def close(self) -> None:
-        """Only wake up whoever hears: the descriptors are closed when nobody can use them."""
-        self.poke()
-
-    def after_fork_in_child(self) -> None:
-        self._mutex = threading.Lock()
-        self._poked = False
-        self._drop_pipe()
-
-    def _drop_pipe(self) -> None:
-        pipe, self._pipe = self._pipe, None
-        for descriptor in pipe or ():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-    def __del__(self) -> None:
-        self._drop_pipe()
+        self._neighbours.hear(*self._poke.ready(timeout), self._poke.heard)
 
 
 class SqliteStore:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast import clock
 from holdfast.backends.sqlite import book
@@ -79,21 +79,22 @@ class File:
         self._look_at = 0.0
         self._steps = 0
 
-    def alone(self, work: Work[T]) -> T:
-        """One statement, which is a transaction of its own; or `Busy` with nothing done."""
+    def alone(self, statement: str, said: tuple[Any, ...]) -> int:
+        """One statement, which is a transaction of its own: how many rows it changed; or `Busy`
+        with nothing done."""
         with self._mutex:
             connection = self._connection
             if connection is None or self._now() > self._look_at:
                 connection = self._reached()
             try:
-                answer = work(connection)
+                changed = connection.execute(statement, said).rowcount
             except sqlite3.Error as error:
                 raise self._explained(error) from error
             self._steps += 1
             if self._steps % SWEEP_EVERY == 0:
                 with contextlib.suppress(sqlite3.Error):  # the next time, then
                     self._sweep(connection)
-            return answer
+            return changed
 
     def step(self, work: Work[T]) -> T:
         """One transaction, or `Busy` with nothing done."""
@@ -304,20 +305,20 @@ class BlockingTransport:
 
     async def step(self, work: Work[T], budget: float) -> T:
         """``work`` in one transaction."""
-        return await self._persist(self._file.step, work, budget)
+        return await self._persist(lambda: self._file.step(work), budget)
 
-    async def alone(self, work: Work[T], budget: float) -> T:
-        """``work`` is a single statement, and needs no transaction around it."""
+    async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int:
+        """A single statement, which needs no transaction around it: how many rows it changed."""
         try:
-            return self._file.alone(work)
+            return self._file.alone(statement, said)
         except Busy:
-            return await self._persist(self._file.alone, work, budget)
+            return await self._persist(lambda: self._file.alone(statement, said), budget)
 
-    async def _persist(self, step: Callable[[Work[T]], T], work: Work[T], budget: float) -> T:
+    async def _persist(self, step: Callable[[], T], budget: float) -> T:
         patience: Patience | None = None
         while True:
             try:
-                return step(work)
+                return step()
             except Busy as busy:
                 patience = patience or Patience(budget, self._file.path)
                 pause = patience.pause(busy)

@@ -12,11 +12,10 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.backends import memory
-from holdfast.core import acquire, keeper, law, ledger
+from holdfast.core import acquire, keeper, law, ledger, locks
 from holdfast.core.law import Book, Row
-from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendError
-from holdfast.model import Busy, Claim, Differs, Gone, Granted, Snapshot
+from holdfast.model import Busy, Claim, Gone, Granted, Snapshot
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -24,15 +23,15 @@ Plant = Callable[[], AbstractContextManager[Any]]
 @contextmanager
 def deadline_counted_from_the_reply() -> Iterator[None]:
     """A slow reply then lengthens belief beyond the lease."""
-    honest = acquire._claim
+    honest = acquire.obtain
 
-    async def late(
-        runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
-    ) -> tuple[float, float, Granted | Busy | Differs]:
-        _, now, answer = await honest(runtime, backend, claim, sent, limit)
-        return now, now, answer
+    async def late(*said: Any) -> Any:
+        outcome = await honest(*said)
+        if isinstance(outcome, acquire.Obtained) and not outcome.by_bell:
+            return outcome._replace(sent=outcome.now)
+        return outcome
 
-    with patch.object(acquire, "_claim", late):
+    with patch.object(locks, "obtain", late):
         yield
 
 
@@ -123,7 +122,8 @@ def late_bells_are_believed() -> Iterator[None]:
     """A bell of a grant that is over, heard after we asked again and were told to wait."""
 
     def believed(waiting: Any, sent: float | None, grant: Granted, now: float) -> Any:
-        return acquire.Obtained(waiting.last[0] if sent is None else sent, grant, sent is None)
+        by_bell = sent is None
+        return acquire.Obtained(waiting.last[0] if sent is None else sent, now, grant, by_bell)
 
     with patch.object(acquire, "_believed", believed):
         yield
@@ -252,7 +252,8 @@ def the_keeper_dies_at_the_first_error() -> Iterator[None]:
     async def renew(self: keeper.Keeper, work: list[Any]) -> None:
         sent = self.runtime.now()
         try:
-            answers = await self.backend.renew([entry.claim for entry in work], 1.0)
+            claims = [entry.claim for entry in work]
+            answers = await self.backend.renew(claims, [0] * len(claims), 1.0)
         except BackendError:
             self._stopped = True
             return

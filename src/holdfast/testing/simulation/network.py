@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.backends.bells import Bells
 from holdfast.backends.memory import CAPABILITIES, Bell, MemoryStore
 from holdfast.core import law
 from holdfast.core.ports import Wake
@@ -98,7 +99,7 @@ class SimBackend:
     def __init__(self, node: Node, server: Server) -> None:
         self.node = node
         self.server = server
-        self._wakes: dict[str, Wake] = {}
+        self._bells = Bells()
         self._ear = SimSignal(node)
         self.asked: Callable[[Claim], None] = lambda claim: None
 
@@ -135,7 +136,9 @@ class SimBackend:
         assert isinstance(answer, Granted | Busy | Differs)
         return answer
 
-    async def renew(self, claims: Sequence[Claim], budget: float) -> list[Granted | Busy | Gone]:
+    async def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> list[Granted | Busy | Gone]:
         execute = self.server.execute
         answers: list[Granted | Busy | Gone] = await self._ask(
             budget, lambda: [execute(claim.name, law.renew, claim) for claim in claims]
@@ -155,11 +158,12 @@ class SimBackend:
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         raise BackendError("not simulated")
 
-    async def watch(self, claim: Claim, wake: Wake) -> None:
-        self._wakes[claim.id] = wake
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        self._bells.watch(claim.id, wake)
+        return self.node.world.dice.random() < 0.5
 
     def unwatch(self, claim: Claim) -> None:
-        self._wakes.pop(claim.id, None)
+        self._bells.unwatch(claim.id)
 
     def rung(self, bell: Bell) -> None:
         """A bell arrived. A paused or dead process hears nothing now; a paused one later."""
@@ -169,9 +173,7 @@ class SimBackend:
             late = self.node.world.dice.expovariate(20.0)  # it lies unread for a while
             self.node.world.at(self.node.paused_until + late, self.rung, bell)
             return
-        wake = self._wakes.get(bell[0])
-        if wake is not None:
-            wake(bell[1])
+        self._bells.ring(*bell)
 
     async def inspect(self, name: str, budget: float) -> Snapshot:
         execute = self.server.execute

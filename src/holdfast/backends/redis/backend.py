@@ -1,0 +1,364 @@
+"""The verbs on Redis: which script is called with what, and what its answer means.
+
+The decisions are the scripts' (`lua/`, the law of slots), the connection is the transport's. The
+hot commands are put together from parts that are remembered per name and per terms, so that a claim
+costs the joining of a few byte strings.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+from holdfast.backends.bells import Bells
+from holdfast.backends.redis import scripts, simple
+from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.scripts import Script, bulk, packed
+from holdfast.core.ports import Wake
+from holdfast.errors import BackendError
+from holdfast.model import (
+    SIMPLE,
+    Busy,
+    Capabilities,
+    Claim,
+    Differs,
+    Gone,
+    Granted,
+    Holder,
+    Snapshot,
+    Waiter,
+    Who,
+)
+
+CAPABILITIES = Capabilities(store="redis", across="network", layouts=(SIMPLE,))
+MOST_SHOWN = 1000  # waiters in the message of a time-out
+EVERYBODY = 10**9
+SCAN_COUNT = 1000
+# Everything printable, but for what has a meaning in a key ({ } of hash tags) or here (%).
+_SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%{}")
+_THREE_KEYS = b"$1\r\n3\r\n"
+
+
+class Transport(Protocol):
+    """How commands travel; one colour."""
+
+    bells: Bells
+
+    home: str  # where our bells are heard; '.' while nobody listens
+
+    suspends: bool
+
+    def send(self, command: bytes, budget: float) -> Any:
+        """Send one command. The answer, or if this colour ``suspends``, what to await for it."""
+
+    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]: ...
+
+    async def listen(self, since: float) -> bool: ...
+
+    async def hear(self, timeout: float | None) -> None: ...
+
+    def poke(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def key_of(name: str) -> str:
+    """The first of a name's keys. Injective, and one hash tag whatever the name contains."""
+    return f"hf:{{{quote(name, safe=_SAFE)}}}"
+
+
+def name_of(key: str) -> str:
+    """Whose key that is, of whichever of its three kinds."""
+    return unquote(key[4 : key.rindex("}")])
+
+
+@functools.lru_cache(maxsize=4096)
+def keys_of(name: str) -> tuple[bytes, bytes]:
+    """A name's holds key, and all three with their number, ready to send."""
+    key = key_of(name).encode()
+    three = _THREE_KEYS + bulk(key) + bulk(key + b":q") + bulk(key + b":w")
+    return bulk(key), three
+
+
+@functools.lru_cache(maxsize=4096)
+def _terms(lease: float, fair: bool, wait: bool, take: int, slots: int, home: str, who: str) -> Any:
+    """What a claim says after its id."""
+    length = micros(lease)
+    tail = f"{length} {take} {slots} {home} {who}"
+    words = (str(length), "1" if fair else "0", "1" if wait else "0", tail)
+    return b"".join(bulk(word.encode()) for word in words)
+
+
+def micros(seconds: float) -> int:
+    return max(round(seconds * 1e6), 1)
+
+
+class RedisBackend:
+    """One server, one colour (the transport's)."""
+
+    def __init__(self, transport: Transport, where: str) -> None:
+        self._transport = transport
+        self._where = where
+        self.hear = transport.hear
+        self.poke = transport.poke
+        self.close = transport.close
+        # 3 keys and their number, and 5 words or 1.
+        self._claim_head = scripts.CLAIM.head(4 + 5)
+        self._release_head = scripts.RELEASE.head(4 + 1)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def capabilities_of(self, layout: str) -> Capabilities:
+        return simple.CAPABILITIES if layout == SIMPLE else CAPABILITIES
+
+    async def _run(self, script: Script, said: bytes, words: int, budget: float) -> Any:
+        """Call a script; ``said`` is the number of keys, the keys and the words, packed."""
+        reply = await self._call(script.head(words) + said, budget)
+        if isinstance(reply, ServerError):
+            return await self._again(reply, script, said, words, budget)
+        return reply
+
+    async def _call(self, command: bytes, budget: float) -> Any:
+        reply = self._transport.send(command, budget)
+        return await reply if self._transport.suspends else reply
+
+    async def _again(
+        self, error: ServerError, script: Script, said: bytes, words: int, budget: float
+    ) -> Any:
+        """The server refused. If it only does not know the script, tell it."""
+        if str(error).startswith("NOSCRIPT"):
+            reply = await self._call(script.head_in_full(words) + said, budget)
+            if not isinstance(reply, ServerError):
+                return reply
+            error = reply
+        raise explained(error, self._where)
+
+    # ---- claim and release: the hot ones -----------------------------------------------------
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        name, claim_id, who, lease, slots, take, fair, wait, layout = claim
+        if take > slots:
+            return Differs(slots)
+        if layout:
+            reply = await self._run(scripts.SIMPLE_CLAIM, simple.claim_said(claim), 4, budget)
+            answer = simple.answer(claim, reply[0], reply[-1])
+            assert not isinstance(answer, Gone)
+            return answer
+        transport = self._transport
+        said = b"%b$%d\r\n%b\r\n%b" % (
+            keys_of(name)[1],
+            len(claim_id),
+            claim_id.encode(),
+            _terms(lease, fair, wait, take, slots, transport.home, who),
+        )
+        reply = transport.send(self._claim_head + said, budget)
+        if transport.suspends:
+            reply = await reply
+        if type(reply) is not list:
+            reply = await self._troubled(reply, scripts.CLAIM, said, 4 + 5, budget)
+        if reply[0] == 1:
+            return Granted(reply[1], reply[2] / 1e6)
+        if reply[0] == 0:
+            return Busy(reply[1] / 1e6, reply[2])
+        return Differs(reply[1])
+
+    async def _troubled(
+        self, reply: Any, script: Script, said: bytes, words: int, budget: float
+    ) -> Any:
+        if isinstance(reply, ServerError):
+            reply = await self._again(reply, script, said, words, budget)
+        if not isinstance(reply, list):
+            raise self._senseless(reply)
+        return reply
+
+    async def release(self, claim: Claim, budget: float) -> bool:
+        if claim.layout:
+            said = simple.release_said(claim)
+            return bool(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
+        said = b"%b$%d\r\n%b\r\n" % (keys_of(claim.name)[1], len(claim.id), claim.id.encode())
+        transport = self._transport
+        reply = transport.send(self._release_head + said, budget)
+        if transport.suspends:
+            reply = await reply
+        if type(reply) is not int:
+            if not isinstance(reply, ServerError):
+                raise self._senseless(reply)
+            reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget)
+        return bool(reply)
+
+    # ---- the keeper's ------------------------------------------------------------------------
+
+    async def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> list[Granted | Busy | Gone]:
+        """Holds in one script call, places in another, plain locks in a third; in one write."""
+        kinds: dict[Script, list[int]] = {}
+        for number, claim in enumerate(claims):
+            if claim.layout:
+                kinds.setdefault(scripts.SIMPLE_RENEW, []).append(number)
+            else:
+                script = scripts.RENEW if fences[number] else scripts.REFRESH
+                kinds.setdefault(script, []).append(number)
+        home = self._transport.home.replace(".", "")
+        calls = []
+        for script, numbers in kinds.items():
+            chosen = [claims[number] for number in numbers]
+            if script is scripts.RENEW:
+                calls.append(_renewal(chosen, [fences[number] for number in numbers]))
+            elif script is scripts.REFRESH:
+                calls.append(_refreshing(chosen, home))
+            else:
+                calls.append(simple.renew_said(chosen))
+        commands = [
+            script.head(words) + said for script, (said, words) in zip(kinds, calls, strict=True)
+        ]
+        replies = await self._transport.calls(commands, budget)
+        answers: list[Any] = [None] * len(claims)
+        for (script, numbers), (said, words), reply in zip(
+            kinds.items(), calls, replies, strict=True
+        ):
+            if isinstance(reply, ServerError):
+                reply = await self._again(reply, script, said, words, budget)
+            if not isinstance(reply, list):
+                raise self._senseless(reply)
+            if script is scripts.RENEW:
+                for number, known in zip(numbers, reply, strict=True):
+                    answers[number] = (
+                        Granted(fences[number], claims[number].lease) if known else GONE
+                    )
+            elif script is scripts.REFRESH:
+                for number, answer in zip(numbers, _threes(reply), strict=True):
+                    answers[number] = answer
+            else:
+                for place, number in enumerate(numbers):
+                    answers[number] = simple.answer(claims[number], *reply[2 * place :][:2])
+        return answers
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+        if claim.layout:
+            await self.release(claim, budget)
+            rest = await self._call(packed("PTTL", simple.key_of(claim.name)), budget)
+            if isinstance(rest, ServerError):
+                raise explained(rest, self._where)
+            return simple.snapshot(claim.name, rest)
+        said = keys_of(claim.name)[1] + bulk(claim.id.encode()) + bulk(b"%d" % MOST_SHOWN)
+        return self._snapshot(claim.name, await self._run(scripts.LEAVE, said, 6, budget))
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        words = (claim.id, str(micros(claim.lease)), "1" if attached else "0", claim.who)
+        said = b"$1\r\n1\r\n" + keys_of(claim.name)[0]
+        said += b"".join(bulk(word.encode()) for word in words)
+        reply = await self._run(scripts.TRANSFER, said, 6, budget)
+        return Granted(reply[1], reply[2] / 1e6) if reply[0] == 1 else GONE
+
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        self._transport.bells.watch(claim.id, wake)
+        return False if claim.layout else await self._transport.listen(since)
+
+    def unwatch(self, claim: Claim) -> None:
+        self._transport.bells.unwatch(claim.id)
+
+    # ---- for operators -----------------------------------------------------------------------
+
+    async def inspect(self, name: str, budget: float) -> Snapshot:
+        said = keys_of(name)[1] + bulk(b"%d" % EVERYBODY)
+        return self._snapshot(name, await self._run(scripts.LOOK, said, 5, budget))
+
+    async def names(self, prefix: str, budget: float) -> list[str]:
+        """A walk over the whole keyspace, in small steps; what is there all the while is found."""
+        start = key_of(prefix)[:-1]
+        pattern = re.sub(r"([*?\[\]^\\-])", r"\\\1", start) + "*"
+        found: set[str] = set()
+        cursor: Any = b"0"
+        while True:
+            reply = await self._call(
+                packed("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT), budget
+            )
+            if isinstance(reply, ServerError):
+                raise explained(reply, self._where)
+            cursor, keys = reply
+            fresh = sorted({name_of(key.decode()) for key in keys} - found)
+            if fresh:
+                found.update(await self._living(fresh, budget))
+            if cursor in (b"0", 0):
+                return sorted(found)
+
+    async def _living(self, names: Sequence[str], budget: float) -> list[str]:
+        keys = [keys_of(name)[1][len(_THREE_KEYS) :] for name in names]
+        said = bulk(b"%d" % (3 * len(names))) + b"".join(keys)
+        reply = await self._run(scripts.LIVING, said, 1 + 3 * len(names), budget)
+        return [name for name, lives in zip(names, reply, strict=True) if lives]
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+        said = keys_of(name)[1] + bulk(b"%d" % fence)
+        return bool(await self._run(scripts.BREAK, said, 5, budget))
+
+    # ---- answers -----------------------------------------------------------------------------
+
+    def _snapshot(self, name: str, reply: Any) -> Snapshot:
+        now, holds, places = reply
+        holders, waiters, slots = [], [], 0
+        for text in holds:
+            fence, ends, since, _, take, size, _, who = text.decode().split(" ", 7)
+            slots = int(size)
+            holders.append(
+                Holder(
+                    Who.decoded(who),
+                    int(fence),
+                    int(take),
+                    int(since) / 1e6,
+                    (int(ends) - now) / 1e6,
+                )
+            )
+        for text in places:
+            fair, _, since, _, take, size, _, who = text.decode().split(" ", 7)
+            slots = slots or int(size)
+            waiters.append(Waiter(Who.decoded(who), int(take), int(since) / 1e6, fair == "1"))
+        holders.sort(key=lambda holder: holder.fence)
+        return Snapshot(name, slots, tuple(holders), tuple(waiters), now / 1e6)
+
+    def _senseless(self, reply: Any) -> BackendError:
+        self._transport.close()
+        return BackendError(
+            f"{self._where} answered what makes no sense here ({type(reply).__name__}): is it "
+            "Redis, and only Redis, between us?"
+        )
+
+
+GONE = Gone()
+
+
+def _renewal(claims: Sequence[Claim], fences: Sequence[int]) -> tuple[bytes, int]:
+    parts = [bulk(b"%d" % len(claims))]
+    parts += [keys_of(claim.name)[0] for claim in claims]
+    for claim, fence in zip(claims, fences, strict=True):
+        length = b"%d" % micros(claim.lease)
+        parts.append(
+            b"$%d\r\n%b\r\n$%d\r\n%d\r\n$%d\r\n%b\r\n"
+            % (len(claim.id), claim.id.encode(), len(str(fence)), fence, len(length), length)
+        )
+    return b"".join(parts), 1 + 4 * len(claims)
+
+
+def _refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
+    parts = [bulk(b"%d" % (3 * len(claims)))]
+    parts += [keys_of(claim.name)[1][len(_THREE_KEYS) :] for claim in claims]
+    for claim in claims:
+        words = (claim.id, str(micros(claim.lease)), home)
+        parts += [bulk(word.encode()) for word in words]
+    return b"".join(parts), 1 + 6 * len(claims)
+
+
+def _threes(numbers: list[Any]) -> list[Granted | Busy | Gone]:
+    answers: list[Granted | Busy | Gone] = []
+    for kind, first, second in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+        if kind == 1:
+            answers.append(Granted(first, second / 1e6))
+        else:
+            answers.append(Busy(first / 1e6, second) if kind == 0 else GONE)
+    return answers

@@ -1,0 +1,206 @@
+"""How threads speak to Redis: a connection of its own for each thread, and one more for the keeper
+and the bells, however many wait.
+
+The ear (that one more) is opened and subscribed by the first thread that waits; from then on only
+the keeper reads it, and speaks on it too. If it breaks, the keeper opens it again and lets all who
+wait ask for themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast import clock
+from holdfast.backends.bells import Bells
+from holdfast.backends.poke import Poke
+from holdfast.backends.redis.bell import channel_of, delivered
+from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.scripts import packed
+from holdfast.errors import BackendError
+
+IDLE = 1.0  # a connection that was not used for so long may be closed by now
+EAR_BUDGET = 0.25
+LONGEST_PAUSE = 1.0
+
+
+class BlockingTransport:
+    suspends = False
+
+    def __init__(self, address: Address, home: str, connected: Callable[[Link], None]) -> None:
+        self.bells = Bells()
+        self._address = address
+        self._connected = connected
+        self._own_home = home
+        self.home = "."
+        self._local = threading.local()
+        self._poke = Poke()
+        self._ear: Link | None = None
+        self._ear_mutex = threading.Lock()
+        self._ear_since = float("inf")
+        self._listening = False
+        self._pause = 0.0
+        # Weakly: the link of a thread that has ended is closed with it.
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self.poke = self._poke.poke
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    def send(self, command: bytes, budget: float) -> Any:
+        try:
+            link = self._local.link
+        except AttributeError:
+            link = None
+        if link is None:
+            link = self._connect(budget)
+        now = clock.now()
+        if now - link.used > IDLE:
+            link = self._checked(link, budget)
+        link.used = now
+        try:
+            return link.ask(command, budget)
+        except BaseException:
+            self._drop(link)
+            raise
+
+    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        """Several at once, in one write."""
+        answers = [self.send(b"".join(commands), budget)]
+        link = self._local.link
+        try:
+            while len(answers) < len(commands):
+                answers.append(link.more(budget))
+        except BaseException:
+            self._drop(link)
+            raise
+        return answers
+
+    def _connect(self, budget: float) -> Link:
+        link = Link(self._address, budget)
+        self._local.link = link
+        self._links.add(link)
+        self._connected(link)
+        return link
+
+    def _checked(self, link: Link, budget: float) -> Link:
+        if link is not self._ear and link.is_stale():
+            self._drop(link)
+            return self._connect(budget)
+        return link
+
+    def _drop(self, link: Link) -> None:
+        """It may be in the middle of an answer."""
+        self._links.discard(link)
+        link.close()
+        if getattr(self._local, "link", None) is link:
+            self._local.link = None
+        if link is self._ear:
+            self._ear, self.home = None, "."
+
+    # ---- bells -------------------------------------------------------------------------------
+
+    async def listen(self, since: float) -> bool:
+        self._listening = True
+        if self._ear is None:
+            with contextlib.suppress(BackendError):  # the keeper goes on trying
+                self._open_ear()
+            self._poke.poke()
+        return self._ear is None or self._ear_since > since
+
+    def _open_ear(self) -> None:
+        with self._ear_mutex:
+            if self._ear is not None:
+                return
+            link = Link(self._address, EAR_BUDGET)
+            heard: list[Any] = []
+            link.pushed = heard.append
+            try:
+                # Subscribing is answered by a push, PING by an answer.
+                command = packed("SUBSCRIBE", channel_of(self._own_home)) + packed("PING")
+                refused = link.ask(command, EAR_BUDGET)
+                if isinstance(refused, ServerError):
+                    raise explained(refused, self._address.where)
+                if not heard:
+                    raise BackendError(f"{self._address.where} does not let us subscribe")
+            except BaseException:
+                link.close()
+                raise
+            link.pushed = self._pushed
+            for push in heard[1:]:
+                self._pushed(push)
+            self._links.add(link)
+            self._ear_since = clock.now()
+            self._ear, self.home = link, self._own_home
+
+    def _pushed(self, push: Any) -> None:
+        delivered(push, self.bells)
+
+    async def hear(self, timeout: float | None) -> None:
+        poked, timeout = self._poke.ready(timeout)
+        if self._listening and self._ear is None and self.bells:
+            timeout = self._reopen(timeout)
+        waiter = select.poll()
+        waiter.register(poked, select.POLLIN)
+        ear = self._ear
+        if ear is not None:
+            self._adopt(ear)
+            waiter.register(ear.sock, select.POLLIN)
+        ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
+        for descriptor, _ in ready:
+            if descriptor == poked:
+                self._poke.heard()
+            elif ear is not None and ear is self._ear:
+                try:
+                    ear.pushes()
+                except BaseException as error:
+                    self._drop(ear)
+                    self.bells.ring_all()  # a bell may have been lost with it
+                    if not isinstance(error, BackendError):
+                        raise
+
+    def _adopt(self, ear: Link) -> None:
+        """The keeper speaks on the ear, and needs no other connection."""
+        own = getattr(self._local, "link", None)
+        if own is not ear:
+            if own is not None:
+                self._drop(own)
+            self._local.link = ear
+
+    def _reopen(self, timeout: float | None) -> float | None:
+        try:
+            self._open_ear()
+        except BackendError:
+            self._pause = min(max(self._pause * 2, 0.05), LONGEST_PAUSE)
+            return self._pause if timeout is None else min(timeout, self._pause)
+        self._pause = 0.0
+        self.bells.ring_all()
+        return timeout
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close what is open, of whichever thread: who goes on connects again."""
+        self._listening = False
+        self._local = threading.local()
+        self._ear, self.home = None, "."
+        for link in list(self._links):
+            self._links.discard(link)
+            link.close()
+        self._poke.poke()
+
+    def after_fork_in_child(self) -> None:
+        """The parent's sockets are the parent's: only our copies of them are closed."""
+        self._ear_mutex = threading.Lock()
+        self._ear, self.home = None, "."
+        self._listening = False
+        self._local = threading.local()
+        for link in list(self._links):
+            link.sock.close()
+        self._links.clear()
+        self.bells.clear()
+        self._poke.after_fork_in_child()

@@ -1,0 +1,250 @@
+"""Connections. redis-py resolves, connects, secures and authenticates them; from then on we speak
+on the socket ourselves, because its way per command costs more than the server does.
+
+Nothing is retried here, and everything has a budget: a call that is over may have been executed, so
+it is for the core to ask again, with the same claim id.
+"""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import ssl
+import struct
+from typing import Any
+
+import hiredis
+import redis
+import redis.asyncio
+
+from holdfast import clock
+from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
+from holdfast.errors import BackendError, ConfigurationError
+
+READ_SIZE = 65536
+# What the handshake needs, or what would make redis-py do more than connect.
+_OURS: dict[str, Any] = {
+    "protocol": 3,  # bells come as pushes, told apart from answers
+    "decode_responses": False,
+    "health_check_interval": 0,
+    "retry_on_timeout": False,
+    "driver_info": None,
+    "lib_name": None,
+    "lib_version": None,
+    "retry": None,
+    "socket_keepalive": True,
+}
+_NOT_OURS = ("retry_on_error", "maint_notifications_config", "event_dispatcher", "parser_class")
+_KINDS = {
+    redis.asyncio.Connection: redis.Connection,
+    redis.asyncio.SSLConnection: redis.SSLConnection,
+    redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+}
+
+
+class Address:
+    """How to connect: a kind of redis-py's connection, and what to tell it."""
+
+    def __init__(self, kind: type, said: dict[str, Any]) -> None:
+        self._blocking = _blocking_kind(kind)
+        self._tasks = next(ours for ours, twin in _KINDS.items() if twin is self._blocking)
+        self._said = {key: value for key, value in said.items() if key not in _NOT_OURS}
+        self.where = self._described()
+
+    def _described(self) -> str:
+        """For messages; never a password."""
+        db = f"/{self._said['db']}" if self._said.get("db") else ""
+        if "path" in self._said:
+            return f"redis at {self._said['path']}{db}"
+        return f"redis at {self._said.get('host', 'localhost')}:{self._said.get('port', 6379)}{db}"
+
+    def blocking(self, budget: float) -> Any:
+        return self._made(self._blocking, budget)
+
+    def tasks(self, budget: float) -> Any:
+        return self._made(self._tasks, budget)
+
+    def _made(self, kind: type, budget: float) -> Any:
+        budgets = {"socket_timeout": budget, "socket_connect_timeout": budget}
+        wanted = {**self._said, **_OURS, **budgets}
+        known = _parameters(kind)
+        if "driver_info" in known:  # what used to be said with two words
+            known -= {"lib_name", "lib_version"}
+        try:
+            return kind(**{key: value for key, value in wanted.items() if key in known})
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{self.where}: {error}") from None
+
+    def check(self) -> None:
+        """Refuse now what redis-py would refuse when it connects."""
+        foreign = self._said.keys() - _parameters(self._blocking)
+        if foreign:
+            raise ConfigurationError(f"{self.where}: unknown option {sorted(foreign)[0]!r}")
+        self.blocking(1.0)
+
+    def failed(self, error: BaseException) -> BackendError:
+        """Why there is no connection."""
+        where = self.where
+        said = str(error) or type(error).__name__
+        word = said.split(" ", 1)[0]
+        if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
+            return Unreachable(f"{where} did not answer in time while connecting")
+        if isinstance(error, ssl.SSLError) or "SSL" in said or "certificate" in said:
+            return Unreachable(f"{where}: TLS failed: {said}", transient=False)
+        if isinstance(error, redis.exceptions.AuthenticationError) or word in ("NOPERM", "NOAUTH"):
+            known = word in ("WRONGPASS", "NOPERM", "NOAUTH")
+            return explained(ServerError(said if known else f"WRONGPASS {said}"), where)
+        if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.BusyLoadingError):
+            code = "LOADING " if isinstance(error, redis.exceptions.BusyLoadingError) else ""
+            return explained(ServerError(code + said), where)
+        if "max number of clients" in said:
+            return explained(ServerError(said), where)
+        return Unreachable(f"{where} is out of reach: {said}")
+
+
+def _blocking_kind(kind: type) -> type:
+    for ours, twin in _KINDS.items():
+        if issubclass(kind, ours) and (kind is ours or issubclass(kind, twin | ours)):
+            return twin if kind is ours else _closest(kind)
+    return _closest(kind)
+
+
+def _closest(kind: type) -> type:
+    """The most special of redis-py's own that it is."""
+    names = [parent.__name__ for parent in kind.__mro__]
+    for name, twin in (
+        ("UnixDomainSocketConnection", redis.UnixDomainSocketConnection),
+        ("SSLConnection", redis.SSLConnection),
+        ("Connection", redis.Connection),
+    ):
+        if name in names:
+            return twin
+    raise ConfigurationError(f"connections of the kind {kind.__name__} are not known here")
+
+
+def _parameters(kind: type) -> set[str]:
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        if parent is not object and "__init__" in vars(parent):
+            names |= inspect.signature(parent.__init__).parameters.keys()  # type: ignore[misc]
+    return names - {"self", "kwargs", "args"}
+
+
+def new_reader() -> Any:
+    return hiredis.Reader(replyError=ServerError)
+
+
+class Link:
+    """A connected socket, for one thread at a time."""
+
+    __slots__ = (
+        "__weakref__", "_connection", "_limit", "_where", "pushed", "reader", "sock", "used",
+    )  # fmt: skip
+
+    def __init__(self, address: Address, budget: float) -> None:
+        self._where = address.where
+        self._connection = address.blocking(budget)
+        try:
+            self._connection.connect()
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise address.failed(error) from error
+        self.sock: Any = self._connection._sock
+        self.sock.settimeout(None)
+        self.reader = new_reader()
+        self.pushed: Any = None
+        self.used = clock.now()
+        self._limit = -1.0
+
+    def ask(self, command: bytes, budget: float) -> Any:
+        """One command, one answer. Whoever catches an error closes the link: the answer may still
+        come."""
+        try:
+            if budget != self._limit:
+                self._set_limit(budget)
+            self.sock.sendall(command)
+            self.reader.feed(self.sock.recv(READ_SIZE))
+            answer = self.reader.gets()
+            if answer is False or type(answer) is hiredis.PushNotification:
+                answer = self._rest(answer, clock.now() + budget)
+            return answer
+        except (OSError, hiredis.HiredisError) as error:
+            raise self._explained(error, budget) from error
+
+    def more(self, budget: float) -> Any:
+        """The next answer to what was sent before."""
+        try:
+            return self._rest(self.reader.gets(), clock.now() + budget)
+        except (OSError, hiredis.HiredisError) as error:
+            raise self._explained(error, budget) from error
+
+    def _rest(self, answer: Any, until: float) -> Any:
+        while True:
+            if type(answer) is hiredis.PushNotification:
+                self._push(answer)
+            elif answer is not False:
+                return answer
+            answer = self.reader.gets()
+            if answer is False:
+                if clock.now() >= until:
+                    raise TimeoutError
+                data = self.sock.recv(READ_SIZE)
+                if not data:
+                    raise ConnectionResetError("it closed the connection")
+                self.reader.feed(data)
+                answer = self.reader.gets()
+
+    def _push(self, push: Any) -> None:
+        if self.pushed is not None:
+            self.pushed(push)
+
+    def pushes(self) -> None:
+        """Deliver what has arrived unasked; the socket is known to be readable."""
+        try:
+            data = self.sock.recv(READ_SIZE)
+            while data and (more := self._buffered()):
+                data += self.sock.recv(more)
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            self.reader.feed(data)
+            while (push := self.reader.gets()) is not False:
+                self._push(push)
+        except (OSError, hiredis.HiredisError) as error:
+            raise self._explained(error, 0.0) from error
+
+    def _buffered(self) -> int:
+        """TLS may have decrypted more than was asked for, which no poll will tell."""
+        return self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
+
+    def _set_limit(self, budget: float) -> None:
+        """The kernel's own time-out: Python's would cost a system call more per send and read."""
+        self._limit = budget
+        if isinstance(self.sock, ssl.SSLSocket):
+            self.sock.settimeout(budget)
+            return
+        seconds = max(budget, 0.001)
+        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def _explained(self, error: Exception, budget: float) -> BackendError:
+        if isinstance(error, BlockingIOError | TimeoutError | ssl.SSLWantReadError):
+            return Unreachable(f"{self._where} did not answer within {budget:.3g} s")
+        if isinstance(error, hiredis.HiredisError):
+            return Unreachable(f"{self._where} does not speak Redis's protocol: {error}")
+        return Unreachable(f"the connection to {self._where} is lost: {error}")
+
+    def is_stale(self) -> bool:
+        """Did the server close it while we did not look? (A server may have an idle time-out.)"""
+        try:
+            self.sock.setblocking(False)
+            return not self.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLError, ValueError):
+            return False
+        except OSError:
+            return True
+        finally:
+            self._limit = -1.0
+            self.sock.setblocking(True)
+
+    def close(self) -> None:
+        self._connection.disconnect()

@@ -1,0 +1,252 @@
+-- The law of slots on one name, as core/law.py says it: the same decisions in the same order.
+-- Spliced in where a script says `--@law`, after the case that needs none of it.
+--
+-- One name is three keys with one hash tag:
+--   holds   hash   claim id → 'fence ends since lease take slots home who', and '.f' → last fence
+--   queue   zset   claim id by place; the unfair stand UNFAIR behind the fair
+--   places  hash   claim id → 'fair ends since lease take slots home who', and '.n' → last place
+-- Times are µs of this server's clock (TIME), which also dates what expires. A hold or a place whose
+-- end has passed is dead whether its key is still there or not.
+--
+-- Survives: a clock that is set back (the fence counts on from '.f', which stays for KEEP), a forgetful
+-- restart (the fence has the clock as its floor), the death of whoever asked at any instant (the
+-- script is atomic, and everything it writes ends by itself), being asked twice (by claim id).
+local UNFAIR = 1e15
+local KEEP = 90000 -- ms; how long the last fence is remembered: the clock may be set back so far
+local PLACE = 6000000
+local REFRESH = 1500000
+local FIRST = 5000000
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function row(id, text)
+  local first, ends, since, lease, take, slots, home, who =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  if not first then
+    error('FOREIGN data where holdfast keeps a lock')
+  end
+  return {
+    id = id, first = tonumber(first), ends = tonumber(ends), since = since, lease = tonumber(lease),
+    take = tonumber(take), slots = tonumber(slots), home = home, who = who,
+  }
+end
+
+local function text(r)
+  return digits(r.first) .. ' ' .. digits(r.ends) .. ' ' .. r.since .. ' ' .. digits(r.lease) .. ' '
+    .. digits(r.take) .. ' ' .. digits(r.slots) .. ' ' .. r.home .. ' ' .. r.who
+end
+
+-- A book: one name's live holds, read at the beginning of a step. `bury` removes the dead.
+local function open(holds, queue, places, now, bury)
+  local book = {
+    key = holds, queue = queue, places = places, now = now, holds = {}, taken = 0, last = 0,
+  }
+  local raw = redis.call('HGETALL', holds)
+  for i = 1, #raw, 2 do
+    if raw[i] == '.f' then
+      book.last = tonumber(raw[i + 1])
+    else
+      local hold = row(raw[i], raw[i + 1])
+      if hold.ends > now then
+        book.holds[hold.id] = hold
+        book.taken = book.taken + hold.take
+        book.slots = hold.slots
+      elseif bury then
+        redis.call('HDEL', holds, hold.id)
+      end
+    end
+  end
+  return book
+end
+
+local function drop(book, id)
+  redis.call('ZREM', book.queue, id)
+  redis.call('HDEL', book.places, id)
+end
+
+-- The living place number `skip` of the fair, or of the unfair; the dead before it are buried.
+local function waiter(book, fair, skip)
+  local low, high = '-inf', '(' .. UNFAIR
+  if not fair then
+    low, high = UNFAIR, '+inf'
+  end
+  while true do
+    local id = redis.call('ZRANGEBYSCORE', book.queue, low, high, 'LIMIT', skip, 1)[1]
+    if not id then
+      return nil
+    end
+    local said = redis.call('HGET', book.places, id)
+    if said then
+      local place = row(id, said)
+      if place.ends > book.now then
+        return place
+      end
+    end
+    drop(book, id)
+  end
+end
+
+local function place_of(book, id)
+  local said = redis.call('HGET', book.places, id)
+  local place = said and row(id, said)
+  if place and place.ends > book.now then
+    return place
+  end
+  if place then
+    drop(book, id)
+  end
+  return nil
+end
+
+local function slots_of(book)
+  if book.slots then
+    return book.slots
+  end
+  local first = waiter(book, true, 0) or waiter(book, false, 0)
+  return first and first.slots
+end
+
+local function next_fence(book)
+  book.last = math.max(book.last + 1, book.now)
+  return book.last
+end
+
+local function keep_holds(book)
+  local ends = book.now + KEEP * 1000
+  for _, hold in pairs(book.holds) do
+    ends = math.max(ends, hold.ends)
+  end
+  redis.call('PEXPIRE', book.key, digits(math.ceil((ends - book.now) / 1000)))
+end
+
+local function write_hold(book, hold)
+  book.holds[hold.id] = hold
+  redis.call('HSET', book.key, '.f', digits(book.last), hold.id, text(hold))
+  keep_holds(book)
+end
+
+local function grant(book, place, lease, fence)
+  place.first, place.since = fence, digits(book.now)
+  place.ends = book.now + lease
+  book.taken = book.taken + place.take
+  book.slots = place.slots
+  write_hold(book, place)
+  return { 1, fence, lease }
+end
+
+local function extend(book, hold, lease)
+  hold.ends = book.now + lease
+  write_hold(book, hold)
+  return { 1, hold.first, lease }
+end
+
+local function write_place(book, place)
+  place.ends = book.now + PLACE
+  redis.call('HSET', book.places, place.id, text(place))
+  redis.call('PEXPIRE', book.queue, PLACE / 1000)
+  redis.call('PEXPIRE', book.places, PLACE / 1000)
+end
+
+local function add_place(book, place)
+  local number = redis.call('HINCRBY', book.places, '.n', 1)
+  redis.call('ZADD', book.queue, place.first == 1 and number or UNFAIR + number, place.id)
+  write_place(book, place)
+end
+
+-- Ring one bell. False: nobody listens to it, so the process that waits is gone. One that has not
+-- begun to listen yet ('.') asks again by itself as soon as it does.
+local function ring(place, message)
+  if place.home == '.' then
+    return true
+  end
+  return redis.call('PUBLISH', 'hf:bell:' .. place.home, message) > 0
+end
+
+-- Grant what is free to those at the head, in order; what `awake` got, who is asking just now.
+-- Work is bounded by what is granted and who died, not by how many wait.
+local function serve(book, awake)
+  local free, got
+  local place = waiter(book, true, 0)
+  while place do
+    free = free or place.slots - book.taken
+    if place.take > free then
+      break -- nobody overtakes it, or a writer would starve
+    end
+    drop(book, place.id)
+    if awake and place.id == awake.id then
+      free = free - place.take
+      got = grant(book, place, place.lease, next_fence(book))
+    else
+      local fence, lease = next_fence(book), math.min(place.lease, FIRST)
+      if ring(place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease)) then
+        free = free - place.take
+        grant(book, place, lease, fence)
+      end
+    end
+    place = waiter(book, true, 0)
+  end
+  if awake and awake.first ~= 1 then
+    free = free or awake.slots - book.taken
+    if awake.take <= free then
+      drop(book, awake.id) -- whoever asks first gets it, though others were rung before
+      free = free - awake.take
+      got = grant(book, awake, awake.lease, next_fence(book))
+    end
+  end
+  local skip = 0
+  while not free or free > 0 do
+    place = waiter(book, false, skip)
+    if not place then
+      break
+    end
+    free = free or place.slots - book.taken
+    skip = skip + 1
+    if place.take <= free then
+      if ring(place, place.id) then
+        free = free - place.take
+      else
+        drop(book, place.id)
+        skip = skip - 1
+      end
+    end
+  end
+  return got
+end
+
+-- Ask again when a hold ends by itself, if we are the first to profit; else only to refresh.
+local function busy(book, place)
+  local after = REFRESH
+  local first = place.first == 1 and waiter(book, true, 0)
+  if not first or first.id == place.id then
+    for _, hold in pairs(book.holds) do
+      after = math.min(after, hold.ends - book.now)
+    end
+  end
+  return { 0, after, book.last }
+end
+
+-- Refresh a place, from where the asker listens now ('': as before); it may be its turn.
+local function refresh(book, place, home)
+  if home ~= '' then
+    place.home = home
+  end
+  write_place(book, place)
+  return serve(book, place) or busy(book, place)
+end
+
+-- What operators see: the rows as they are written. At most `most` of those who wait.
+local function look(book, most)
+  local holds, waiters = {}, {}
+  for _, hold in pairs(book.holds) do
+    holds[#holds + 1] = text(hold)
+  end
+  for _, id in ipairs(redis.call('ZRANGE', book.queue, 0, most - 1)) do
+    local said = redis.call('HGET', book.places, id)
+    if said and row(id, said).ends > book.now then
+      waiters[#waiters + 1] = said
+    end
+  end
+  return { book.now, holds, waiters }
+end

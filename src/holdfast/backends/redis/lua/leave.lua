@@ -1,0 +1,18 @@
+-- A waiter gives up its place, and a grant that crossed on the way. Idempotent.
+-- KEYS  holds, queue, places
+-- ARGV  id, how many waiters to show at most
+-- → what is there now, as look.lua shows it
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+--@law
+local book = open(KEYS[1], KEYS[2], KEYS[3], now, true)
+local mine = book.holds[ARGV[1]]
+if mine then
+  redis.call('HDEL', KEYS[1], mine.id)
+  book.holds[mine.id] = nil
+  book.taken = book.taken - mine.take
+else
+  drop(book, ARGV[1])
+end
+serve(book)
+return look(book, tonumber(ARGV[2]))

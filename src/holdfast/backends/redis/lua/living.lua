@@ -1,0 +1,12 @@
+-- Which of these names are held or waited for just now. Changes nothing.
+-- KEYS  for each: holds, queue, places
+-- → for each: 1 yes | 0 no
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+--@law
+local answers = {}
+for i = 1, #KEYS, 3 do
+  local seen = look(open(KEYS[i], KEYS[i + 1], KEYS[i + 2], now, false), 100)
+  answers[#answers + 1] = (#seen[2] > 0 or #seen[3] > 0) and 1 or 0
+end
+return answers

@@ -1,0 +1,24 @@
+-- Extend many holds, each under its fence. Never makes anything: a renewal that comes late cannot
+-- bring back what was released, flushed or evicted. The keys may belong to many names.
+-- KEYS  the holds of each
+-- ARGV  for each: id, fence, lease in µs
+-- → for each: 1 extended | 0 not held any more, or under another fence
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local id, fence, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
+  local said = redis.call('HGET', key, id)
+  local known, ends, rest = string.match(said or '', '^(%d+) (%d+) (.*)$')
+  answers[i] = 0
+  if known == fence and tonumber(ends) > now then
+    redis.call('HSET', key, id, string.format('%s %.0f %s', fence, now + lease, rest))
+    local ttl = math.max(90000, math.ceil(lease / 1000))
+    if redis.call('HLEN', key) > 2 then
+      ttl = math.max(ttl, redis.call('PTTL', key)) -- another hold of the name may last longer
+    end
+    redis.call('PEXPIRE', key, ttl)
+    answers[i] = 1
+  end
+end
+return answers

@@ -1,0 +1,62 @@
+"""The Lua files, made ready to send: one per verb, each with the law of slots spliced in.
+
+A script is called by its SHA. A server that does not know it (restarted, flushed) says NOSCRIPT and
+is sent the source, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "lua"
+_MARK = "--@law\n"
+
+
+def bulk(data: bytes) -> bytes:
+    """One argument, as the wire writes it."""
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def packed(*words: str | bytes | int) -> bytes:
+    """A whole command."""
+    encoded = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(encoded) + b"".join(map(bulk, encoded))
+
+
+class Script:
+    """One verb."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        law = (_FOLDER / "law.lua").read_text()
+        self.source = (_FOLDER / f"{verb}.lua").read_text().replace(_MARK, law)
+        self.sha = hashlib.sha1(self.source.encode()).hexdigest()
+        self._sha = b"$7\r\nEVALSHA\r\n" + bulk(self.sha.encode())
+        self._source = b"$4\r\nEVAL\r\n" + bulk(self.source.encode())
+
+    def head(self, words: int) -> bytes:
+        """The beginning of a call with so many words after it: the number of keys, keys, said."""
+        return b"*%d\r\n" % (words + 2) + self._sha
+
+    def head_in_full(self, words: int) -> bytes:
+        """The same for a server that does not know the script."""
+        return b"*%d\r\n" % (words + 2) + self._source
+
+
+CLAIM = Script("claim")
+RENEW = Script("renew")
+REFRESH = Script("refresh")
+RELEASE = Script("release")
+LEAVE = Script("leave")
+LOOK = Script("look")
+TRANSFER = Script("transfer")
+BREAK = Script("break")
+LIVING = Script("living")
+SIMPLE_CLAIM = Script("simple_claim")
+SIMPLE_RENEW = Script("simple_renew")
+SIMPLE_RELEASE = Script("simple_release")
+ALL = (
+    CLAIM, RENEW, REFRESH, RELEASE, LEAVE, LOOK, TRANSFER, BREAK, LIVING,
+    SIMPLE_CLAIM, SIMPLE_RENEW, SIMPLE_RELEASE,
+)  # fmt: skip

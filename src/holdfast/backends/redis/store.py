@@ -1,0 +1,122 @@
+"""Which server: URLs and clients of redis-py, and the opened store."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import forks
+from holdfast.backends.redis.backend import RedisBackend
+from holdfast.core.ports import Signal
+from holdfast.errors import ConfigurationError
+
+try:
+    import hiredis  # noqa: F401
+    import redis
+    import redis.asyncio
+except ImportError as missing:
+    raise ConfigurationError(
+        f"Redis needs a client library that is not installed ({missing.name}): "
+        "pip install 'holdfast[redis]'"
+    ) from None
+
+from holdfast.backends.redis.blocking import BlockingTransport
+from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.scripts import packed
+from holdfast.backends.redis.tasks import TaskLink, TaskTransport
+
+log = logging.getLogger("holdfast")
+
+CHECK_BUDGET = 1.0
+
+
+class RedisStore:
+    """One server, seen by one client."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.url = address.where
+        self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
+        self._checked = False
+        forks.remember(self)
+
+    def blocking(self, signal: Callable[[], Signal]) -> RedisBackend:
+        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
+        self._transports.add(transport)
+        return RedisBackend(transport, self._address.where)
+
+    def tasks(self, signal: Callable[[], Signal]) -> RedisBackend:
+        transport = TaskTransport(self._address, secrets.token_hex(8), self._check_later)
+        self._transports.add(transport)
+        return RedisBackend(transport, self._address.where)
+
+    # ---- what an operator should know ---------------------------------------------------------
+
+    def _check(self, link: Link) -> None:
+        """Once per client: could this server throw locks away?"""
+        if not self._checked:
+            self._checked = True
+            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), CHECK_BUDGET))
+
+    def _check_later(self, link: TaskLink) -> None:
+        if not self._checked:
+            self._checked = True
+            (info,) = link.ask(packed("INFO", "memory"), 1, CHECK_BUDGET)
+            info.add_done_callback(self._checked_later)
+
+    def _checked_later(self, info: Any) -> None:
+        if not info.cancelled() and info.exception() is None:
+            warn_of_eviction(self.url, info.result())
+
+    def before_fork(self) -> None:
+        """Nothing to rest: what crosses a fork is dropped in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        for transport in list(self._transports):
+            transport.after_fork_in_child()
+
+
+def warn_of_eviction(where: str, info: Any) -> None:
+    """A server that may evict keys may evict locks. Who may not ask is not warned."""
+    if not isinstance(info, bytes | str):
+        return
+    text = info.decode() if isinstance(info, bytes) else info
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    policy, limit = facts.get("maxmemory_policy", "noeviction"), facts.get("maxmemory", "0")
+    if policy != "noeviction" and limit != "0":
+        log.warning(
+            "holdfast: %s evicts keys when its memory is full (maxmemory-policy %s), locks too: "
+            "set noeviction, or keep locks on a server of their own",
+            where,
+            policy,
+        )
+
+
+def open_redis(url: str) -> RedisStore:
+    """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
+    try:
+        pool = redis.ConnectionPool.from_url(url)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"not a Redis URL: {error}") from None
+    return _open(pool.connection_class, pool.connection_kwargs)
+
+
+def open_redis_client(client: Any) -> RedisStore:
+    """The server of an existing client, on connections of our own: with its address, its
+    credentials and its TLS, without its pool, its retries and its decoding."""
+    pool = getattr(client, "connection_pool", None)
+    if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
+        raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
+    return _open(pool.connection_class, pool.connection_kwargs)
+
+
+def _open(kind: type, said: dict[str, Any]) -> RedisStore:
+    address = Address(kind, dict(said))
+    address.check()
+    return RedisStore(address)

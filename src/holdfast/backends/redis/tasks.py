@@ -1,0 +1,281 @@
+"""How asyncio speaks to Redis: one connection for all tasks of a loop.
+
+Commands of tasks that run in the same turn of the loop travel in one write, and their answers come
+in one read. Bells come as pushes on the same connection. If it breaks, everybody who waits for an
+answer is told so, and everybody who waits for a bell asks again, which connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from holdfast.backends.bells import Bells
+from holdfast.backends.poke import Poke
+from holdfast.backends.redis.bell import channel_of, delivered
+from holdfast.backends.redis.conditions import Unreachable, explained
+from holdfast.backends.redis.links import Address, new_reader
+from holdfast.backends.redis.scripts import packed
+from holdfast.errors import BackendError
+
+NEVER = float("inf")
+EAR_BUDGET = 1.0
+
+
+class TaskLink(asyncio.Protocol):
+    """A connection of one loop: what was asked and is not answered yet, in order."""
+
+    def __init__(
+        self, connection: Any, where: str, bells: Bells, on_lost: Callable[[], None]
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.listens = False
+        self.lost: BackendError | None = None
+        self._connection = connection  # keeps redis-py from closing what we took over
+        self._where = where
+        self._bells = bells
+        self._on_lost = on_lost
+        self._reader = new_reader()
+        self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._out: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._subscribed: asyncio.Future[Any] | None = None
+        self._transport: Any = connection._writer.transport
+        self._transport.set_protocol(self)
+
+    def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
+        """Send, at once if nobody else does just now, else together with them."""
+        if self.lost is not None:
+            raise self.lost
+        until = self.loop.time() + budget
+        futures = [self.loop.create_future() for _ in range(count)]
+        idle = not self._asked
+        for future in futures:
+            self._asked.append((future, until))
+        if until < self._timer_at:
+            self._wake_at(until)
+        if idle:
+            self._transport.write(command)
+        else:
+            if not self._out:
+                self.loop.call_soon(self._flush)
+            self._out.append(command)
+        return futures
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self.lost is None:
+            self._transport.write(b"".join(out))
+
+    async def subscribe(self, home: str) -> None:
+        """Bells for ``home`` come here from now on."""
+        if self._subscribed is None:
+            self._subscribed = self.loop.create_future()
+            self._subscribed.add_done_callback(_seen)
+            # Subscribing is answered by a push; PING bounds how long we wait for it.
+            (pong,) = self.ask(
+                packed("SUBSCRIBE", channel_of(home)) + packed("PING"), 1, EAR_BUDGET
+            )
+            pong.add_done_callback(self._refused)
+        await asyncio.shield(self._subscribed)
+
+    def _refused(self, pong: asyncio.Future[Any]) -> None:
+        """PING is answered: if the push did not come before, it does not come. What the refusal of
+        SUBSCRIBE said is then taken for PING's answer, and PING's own is dropped."""
+        if self._subscribed is None or self._subscribed.done():
+            return
+        said: Any = pong.exception() or pong.result()
+        error = said if isinstance(said, BackendError) else explained(said, self._where)
+        self._subscribed.set_exception(error)
+        self.abort(error)  # one answer is too many now
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (answer := reader.gets()) is not False:
+                if type(answer) is hiredis.PushNotification:
+                    self._pushed(answer)
+                elif self._asked:
+                    future = self._asked.popleft()[0]
+                    if not future.done():
+                        future.set_result(answer)
+                else:
+                    raise hiredis.ProtocolError("an answer that nobody asked for")
+        except hiredis.HiredisError as error:
+            self.abort(Unreachable(f"{self._where} does not speak Redis's protocol: {error}"))
+
+    def _pushed(self, push: Any) -> None:
+        if push[0] == b"subscribe":
+            self.listens = True
+            if self._subscribed is not None and not self._subscribed.done():
+                self._subscribed.set_result(None)
+        else:
+            delivered(push, self._bells)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(
+            Unreachable(f"the connection to {self._where} is lost: {error or 'it was closed'}")
+        )
+
+    def abort(self, error: BackendError) -> None:
+        """No more answers: what was asked may or may not have been done."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._asked:
+            future = self._asked.popleft()[0]
+            if not future.done():
+                future.set_exception(error)
+        if self._subscribed is not None and not self._subscribed.done():
+            self._subscribed.set_exception(error)
+        self._on_lost()
+        if self.listens:
+            self._bells.ring_all()  # a bell may have been lost with it
+
+    def _wake_at(self, time: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = time
+        self._timer = self.loop.call_at(time, self._look)
+
+    def _look(self) -> None:
+        """Is somebody's budget over? Then the connection is no good: all that follows would wait
+        behind that answer."""
+        self._timer, self._timer_at = None, NEVER
+        now = self.loop.time()
+        waiting = [until for future, until in self._asked if not future.done()]
+        if waiting and min(waiting) <= now:
+            self.abort(Unreachable(f"{self._where} did not answer in time"))
+        elif waiting:
+            self._wake_at(min(waiting))
+
+    def pause_writing(self) -> None:
+        """Commands are small and wait for their answers: nothing piles up."""
+
+    def resume_writing(self) -> None:
+        """See above."""
+
+
+class TaskTransport:
+    suspends = True
+
+    def __init__(self, address: Address, home: str, connected: Callable[[TaskLink], None]) -> None:
+        self.bells = Bells()
+        self._address = address
+        self._own_home = home
+        self.home = "."
+        self._connected = connected
+        self._link: TaskLink | None = None
+        self._connecting: asyncio.Task[TaskLink] | None = None
+        self._listening = False
+        self._poke = Poke()
+        self.poke = self._poke.poke
+
+    def send(self, command: bytes, budget: float) -> Awaitable[Any]:
+        link = self._link
+        if link is None or link.lost is not None or link.loop is not asyncio.get_running_loop():
+            return self._send_when_ready(command, budget)
+        return link.ask(command, 1, budget)[0]
+
+    async def _send_when_ready(self, command: bytes, budget: float) -> Any:
+        link = await self._ready(budget)
+        return await link.ask(command, 1, budget)[0]
+
+    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        link = await self._ready(budget)
+        futures = link.ask(b"".join(commands), len(commands), budget)
+        return [await future for future in futures]
+
+    async def _ready(self, budget: float) -> TaskLink:
+        """The connection; made by one task for all who need it."""
+        loop = asyncio.get_running_loop()
+        link = self._link
+        if link is not None and link.lost is None and link.loop is loop:
+            return link
+        making = self._connecting
+        if making is None or making.done() or making.get_loop() is not loop:
+            making = self._connecting = loop.create_task(self._connect(budget))
+            making.add_done_callback(_seen)
+        try:
+            async with asyncio.timeout(budget):
+                return await asyncio.shield(making)
+        except TimeoutError:
+            raise Unreachable(
+                f"{self._address.where} did not answer in time while connecting"
+            ) from None
+
+    async def _connect(self, budget: float) -> TaskLink:
+        connection = self._address.tasks(budget)
+        try:
+            async with asyncio.timeout(budget):
+                await connection.connect()
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self._address.failed(error) from error
+        old, self._link = self._link, None
+        if old is not None and old.lost is None:
+            _quietly(old.abort, Unreachable("its event loop has ended"))
+        link = TaskLink(connection, self._address.where, self.bells, self._deaf)
+        self._link = link
+        if self._listening:
+            await link.subscribe(self._own_home)
+            self.home = self._own_home
+        self._connected(link)
+        return link
+
+    async def listen(self, since: float) -> bool:
+        """Whether a bell may have been missed: the claim said where we are heard if we were."""
+        self._listening = True
+        try:
+            link = await self._ready(EAR_BUDGET)
+            missed = not link.listens
+            await link.subscribe(self._own_home)
+            self.home = self._own_home
+            return missed
+        except BackendError:
+            return True
+
+    def _deaf(self) -> None:
+        self.home = "."
+
+    async def hear(self, timeout: float | None) -> None:
+        raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
+
+    def close(self) -> None:
+        """Close what is open. The loop may be gone already."""
+        self._listening = False
+        link, self._link = self._link, None
+        self.home = "."
+        if link is not None:
+            _quietly(link.abort, Unreachable("this client was closed"))
+
+    def after_fork_in_child(self) -> None:
+        """The parent's socket is the parent's. It is not closed here: its loop's selector is shared
+        with the parent, and taking it out there would deafen the parent."""
+        self._link = None
+        self.home = "."
+        self._connecting = None
+        self._listening = False
+        self.bells.clear()
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """An error of it is known, also if nobody asks."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _quietly(action: Callable[..., None], *said: Any) -> None:
+    try:
+        action(*said)
+    except RuntimeError:
+        pass  # the loop is closed
