@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 3000
+STORE  ?= memory
 FIRST  ?= 1
 
 .PHONY: help demo test check simulate bench format clean
@@ -11,7 +12,7 @@ help:
 	@echo "make demo      the main job on the embedded store, in your terminal (no server)"
 	@echo "make test      everything: style, types, all tests on all stores, simulation, coverage"
 	@echo "make check     style and types alone"
-	@echo "make simulate  SEEDS=$(SEEDS) FIRST=$(FIRST): the core in virtual time, with faults"
+	@echo "make simulate  SEEDS=$(SEEDS) FIRST=$(FIRST) STORE=memory|redis: in virtual time, with faults"
 	@echo "make bench     the numbers, as ratios measured side by side"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -21,7 +22,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	    { echo "install python3-venv first (as root: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    coverage editables filelock hatchling hypothesis mypy pytest pytest-timeout ruff
+	    coverage editables filelock hatchling hiredis hypothesis lupa mypy pytest pytest-timeout \
+	    python-redis-lock redis ruff
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 
@@ -38,7 +40,7 @@ test: $(VENV)/ready check
 	$(BIN)/python tests/run_all.py
 
 simulate: $(VENV)/ready
-	$(BIN)/python -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python -m holdfast.testing.simulate --store $(STORE) --seeds $(SEEDS) --first $(FIRST)
 
 bench: $(VENV)/ready
 	$(BIN)/python bench/run.py

@@ -1,3 +1,69 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, and the real servers that some need.
+
+Where a server's program is missing its tests are skipped, and the end of the run says so loudly;
+where CI=true they fail.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from servers.redis_server import RedisServer
 
 pytest_plugins = ["holdfast.testing.fixtures"]
+
+_missing: set[str] = set()
+
+
+def need(*programs: str, driver: str) -> None:
+    """Skip the test if one of the programs, or Python's module for it, is not there; or fail."""
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    missing = {name for name in programs if shutil.which(name, path=path) is None}
+    if importlib.util.find_spec(driver) is None:
+        missing.add(f"module {driver}")
+    if missing:
+        _missing.update(missing)
+        refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        refuse(f"no {', '.join(sorted(missing))} on this machine")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _missing:
+        text = f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run tests/servers/ensure as root"
+        terminalreporter.write_line(text, red=True, bold=True)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis for all tests: use names of your own, flush nothing, and leave it running."""
+    need("redis-server", driver="redis")
+    from servers.redis_server import RedisServer
+
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def new_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Start a Redis of the test's own, with the words of `RedisServer`; stopped after it. The
+    positional ones are arguments of redis-server."""
+    need("redis-server", "openssl", driver="redis")
+    from servers.redis_server import RedisServer
+
+    servers: list[RedisServer] = []
+
+    def new_redis(*extra_args: str, **options: Any) -> RedisServer:
+        server = RedisServer(**options)
+        servers.append(server)
+        return server.start(*extra_args)
+
+    yield new_redis
+    for server in servers:
+        server.stop()

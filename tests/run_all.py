@@ -17,12 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = "2500"
+REDIS_SEEDS = "800"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
 STEPS = {
     "tests": [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]],
     "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
+    "simulation of Redis": [
+        sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
+        "--seeds", REDIS_SEEDS,
+    ],
     "coverage data": [*COVERAGE, "combine", "--quiet"],
     "coverage of what decides: 100 %": [
         *COVERAGE, "report", f"--include={WHOLE}", "--fail-under=100",

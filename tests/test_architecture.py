@@ -37,12 +37,13 @@ MAY_IMPORT = {
     "holdfast.face": {
         "backends", "clock", "core", "errors", "forks", "inputs", "model", "runtime",
     },
+    "holdfast.default": {"face", "forks"},
     "holdfast.sync": {
-        "backends", "core", "decorators", "errors", "face", "forks", "inputs", "keys", "model",
+        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys", "model",
         "runtime",
     },
     "holdfast.aio": {
-        "backends", "core", "decorators", "errors", "face", "forks", "inputs", "keys", "model",
+        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys", "model",
         "runtime",
     },
     "holdfast.cli": {"aio", "cli", "clock", "core", "errors", "holdfast", "model", "sync"},

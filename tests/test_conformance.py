@@ -14,11 +14,18 @@ from holdfast.testing.conformance import cases_for, run_case  # noqa: E402
 
 _number = itertools.count()
 
-# A store takes part with one line: how far it reaches, and how to make the URL of a fresh one.
+# A store takes part with one line: how far it reaches, and how to make the URL of a fresh one, from
+# a folder and from the servers that are running.
 STORES = {
-    "memory": ("process", lambda path: f"memory://conformance-{next(_number)}"),
-    "sqlite": ("host", lambda path: f"sqlite://{path}/locks.db"),
+    "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
+    "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
+    "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
 }
+
+
+def emptied(server):
+    server.call("FLUSHALL")
+    return server
 
 
 @pytest.mark.timeout(120)
@@ -30,11 +37,12 @@ STORES = {
         for case, face in cases_for(across)
     ],
 )
-def test_conformance(store, case, face, tmp_path):
-    run_case(case, face, STORES[store][1](tmp_path))
+def test_conformance(store, case, face, tmp_path, request):
+    run_case(case, face, STORES[store][1](tmp_path, request.getfixturevalue))
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_store_says_how_far_it_reaches(store, tmp_path):
+def test_a_store_says_how_far_it_reaches(store, tmp_path, request):
     across, fresh_url = STORES[store]
-    assert holdfast.connect(fresh_url(tmp_path)).capabilities.across == across
+    url = fresh_url(tmp_path, request.getfixturevalue)
+    assert holdfast.connect(url).capabilities.across == across

@@ -10,6 +10,8 @@ import pytest
 from holdfast.testing.simulate import main
 from holdfast.testing.simulation import scenario
 from holdfast.testing.simulation.bugs import BUGS
+from holdfast.testing.simulation.lua_bugs import LUA_BUGS
+from holdfast.testing.simulation.redis import RedisServer
 from holdfast.testing.simulation.scenario import run_seed
 
 
@@ -32,7 +34,14 @@ def test_a_seed_replays_exactly():
     assert run_seed(7) != run_seed(8)
 
 
-@pytest.mark.parametrize("bug", BUGS)
+def test_the_lua_of_redis_keeps_them_too():
+    for seed in range(1, 81):
+        assert run_seed(seed, RedisServer).violations == [], f"seed {seed}"
+    assert run_seed(7, RedisServer) == run_seed(7, RedisServer)
+    assert main(["--store", "redis", "--seeds", "2"]) == 0
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS])
 def test_a_planted_bug_is_found(bug, capsys):
     assert main(["--bug", bug, "--seeds", "5000"]) == 0
     assert "found by seed" in capsys.readouterr().out

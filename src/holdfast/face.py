@@ -10,7 +10,7 @@ import atexit
 import logging
 import secrets
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -20,7 +20,7 @@ from holdfast.core.ledger import HELD, LOST, Held, bare
 from holdfast.core.locks import Core
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import Terms
-from holdfast.errors import ConfigurationError, NotHeld
+from holdfast.errors import ConfigurationError, NotHeld, Unsupported
 from holdfast.inputs import (
     Seconds,
     checked_label,
@@ -44,14 +44,23 @@ DEFAULT_NAMESPACE = "default"
 EXIT_LIMIT = 0.8
 MOST_PLAIN = 1000
 
-LOCK_KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "owner", "label", "on_lost")
+LOCK_KEYWORDS = (
+    "timeout",
+    "lease",
+    "renew",
+    "max_hold",
+    "fair",
+    "owner",
+    "label",
+    "on_lost",
+    "layout",
+)
 CONNECT_KEYWORDS = ("lease", "namespace")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 H = TypeVar("H", bound="HoldFace")
-C = TypeVar("C", bound="ClientFace")
 
 
 class HoldFace:
@@ -86,6 +95,11 @@ class HoldFace:
     @property
     def fence(self) -> int:
         """The growing number of this hold: let the resource refuse a lower one. Never changes."""
+        if self._held.claim.layout:
+            raise Unsupported(
+                f"{self.name!r} is a plain lock (layout {self._held.claim.layout!r}), which has no "
+                "fence: nothing can refuse a stale writer"
+            )
         return self._held.fence
 
     @property
@@ -116,7 +130,7 @@ class HoldFace:
         self._client.core.check(self._held)
 
     def __repr__(self) -> str:
-        return f"<Hold on {self.name!r}, fence {self.fence}, {self._held.state.value}>"
+        return f"<Hold on {self.name!r}, fence {self._held.fence}, {self._held.state.value}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a hold cannot be copied or pickled: hold.detach() and client.attach()")
@@ -149,6 +163,12 @@ class LockFace(Generic[H]):
     def name(self) -> str:
         """What is locked."""
         return bare(self._terms.name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this lock can do: what its store can, unless another layout was asked for."""
+        known = self._client.capabilities
+        return known.layouts[self._terms.layout] if self._terms.layout else known
 
     @property
     def is_held(self) -> bool:
@@ -263,12 +283,13 @@ class ClientFace:
         owner: object,
         label: str,
         foreign: dict[str, Any],
+        layout: str | None = None,
         known: tuple[str, ...] = LOCK_KEYWORDS,
     ) -> Terms:
         # A lock is often made for one use: what was left at its default needs no check, and a name
         # that was checked is remembered.
-        plain = fair is True and lease is renew is max_hold is owner is None and label == ""
-        if plain and not foreign and type(name) is str:
+        plain = fair is True and lease is renew is max_hold is owner is layout is None
+        if plain and label == "" and not foreign and type(name) is str:
             terms = self._plain.get(name)
             if terms is None:
                 if len(self._plain) >= MOST_PLAIN:
@@ -289,7 +310,15 @@ class ClientFace:
             True if fair is True else checked_switch("fair", fair),
             owner=None if owner is None else checked_owner(owner),
             label="" if label == "" else checked_label(label),
+            layout="" if layout is None else self._checked_layout(layout),
         )
+
+    def _checked_layout(self, layout: object) -> str:
+        known = self._backend.capabilities.layouts
+        if not isinstance(layout, str) or layout not in known:
+            there_is = ", ".join(map(repr, known)) or "no other layout than its own"
+            raise Unsupported(f"layout={layout!r}: {self.store.url} has {there_is}")
+        return layout
 
     def _shown(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, name=bare(snapshot.name))
@@ -317,21 +346,6 @@ class ClientFace:
             raise ConfigurationError(
                 "attach() takes the text that hold.detach() gave, unchanged"
             ) from None
-
-
-class DefaultClient(Generic[C]):
-    """The client behind ``holdfast.lock``: made when first called, from ``$HOLDFAST_URL``."""
-
-    def __init__(self, connect: Callable[[], C]) -> None:
-        self.client: C | None = None
-        self._connect = connect
-        self._mutex = forks.ForkSafeMutex()
-
-    def __call__(self) -> C:
-        with self._mutex:
-            if self.client is None or self.client.core.closed:
-                self.client = self._connect()
-            return self.client
 
 
 def new_secret() -> str:

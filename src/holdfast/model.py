@@ -6,7 +6,8 @@ seconds since the epoch on the store's wall clock, for people to read, never to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -140,7 +141,8 @@ class Capabilities:
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False
     frees_dead_process: bool = False  # at once, not only when the lease ends
-    layouts: tuple[str, ...] = ()  # what `client.lock(name, layout=…)` can be told
+    # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
+    layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Never, Self
 from holdfast.backends import Store, open_store
 from holdfast.core.ledger import DETACHED, Held
 from holdfast.decorators import F, OnBusy, locked_by
+from holdfast.default import DefaultClient
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face import (
     CONNECT_KEYWORDS,
@@ -19,7 +20,6 @@ from holdfast.face import (
     FACES,
     ClientFace,
     Default,
-    DefaultClient,
     HoldFace,
     LockFace,
     checked_on_lost,
@@ -102,7 +102,8 @@ class Lock(LockFace[Hold]):
 
     def locked(self) -> bool:
         """Does anybody hold it? One round trip, and old news when it arrives."""
-        return bool(run(self._client.core.inspect(self._terms.name)).holders)
+        terms = self._terms
+        return bool(run(self._client.core.inspect(terms.name, terms.layout)).holders)
 
     def __enter__(self) -> Hold:
         hold = self.acquire()
@@ -142,6 +143,7 @@ class Client(ClientFace):
         owner: object = None,
         label: str = "",
         on_lost: object = None,
+        layout: str | None = None,
         **foreign: Never,
     ) -> Lock:
         """A lock on ``name``; no I/O until it is acquired.
@@ -151,8 +153,11 @@ class Client(ClientFace):
         ``max_hold`` caps renewal. ``fair``: in arrival order, or whoever comes first. ``owner``:
         who may re-enter, by default the current thread or task. ``label``: shown to operators.
         ``on_lost``: called with the hold, once, on the keeper's thread, if it is lost.
+        ``layout="simple"`` (Redis): the plain lock that other libraries write, to exclude them too.
         """
-        terms = self._terms("lock()", name, lease, renew, max_hold, fair, owner, label, foreign)
+        terms = self._terms(
+            "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout
+        )
         return Lock(self, terms, checked_timeout(timeout), checked_on_lost(on_lost, ()))
 
     def locked(
@@ -184,7 +189,7 @@ class Client(ClientFace):
         """Take over a hold that another process detached; same fence. `NotHeld` if it ended."""
         known = ("renew", "max_hold", "owner", "label")
         terms = self._terms(
-            "attach()", name, None, renew, max_hold, True, owner, label, foreign, known
+            "attach()", name, None, renew, max_hold, True, owner, label, foreign, None, known
         )
         return Hold(self, run(self.core.attach(*self._attach_terms(terms, detached))))
 

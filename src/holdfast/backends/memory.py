@@ -217,7 +217,7 @@ class MemoryBackend:
     def unwatch(self, claim: Claim) -> None:
         self._store.bells.unwatch(claim.id)
 
-    async def inspect(self, name: str, budget: float) -> Snapshot:
+    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
         return self._step(name, law.look, name)
 
     async def names(self, prefix: str, budget: float) -> list[str]:

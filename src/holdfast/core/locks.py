@@ -58,7 +58,8 @@ class Core:
         """Say that the time is over: `AcquireTimeout`, which names the holder."""
         if outcome is None:
             try:
-                outcome = await self.backend.inspect(terms.name, budget_for(terms.lease) / 2)
+                limit = budget_for(terms.lease) / 2
+                outcome = await self.backend.inspect(terms.name, limit, terms.layout)
             except BackendError:
                 outcome = None  # the time is over either way; who was in the way stays unsaid
         raise AcquireTimeout(
@@ -314,8 +315,8 @@ class Core:
 
     # ---- look ------------------------------------------------------------------------------
 
-    async def inspect(self, name: str) -> Snapshot:
-        return await self.backend.inspect(name, MAX_BUDGET)
+    async def inspect(self, name: str, layout: str = "") -> Snapshot:
+        return await self.backend.inspect(name, MAX_BUDGET, layout)
 
     async def names(self, prefix: str) -> Iterable[str]:
         return await self.backend.names(prefix, MAX_BUDGET)

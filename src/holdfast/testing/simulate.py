@@ -1,6 +1,6 @@
 """``make simulate``: run seeds, say what was seen, show the first failure so that it replays.
 
-python -m holdfast.testing.simulate --seeds 3000 --first 1
+python -m holdfast.testing.simulate --seeds 3000 --first 1 --store redis
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import sys
 import time
 
 from holdfast.testing.simulation.bugs import BUGS
+from holdfast.testing.simulation.lua_bugs import LUA_BUGS
+from holdfast.testing.simulation.network import MemoryServer, Server
 from holdfast.testing.simulation.scenario import run_seed
 
 
@@ -17,15 +19,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3000, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first one")
-    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug, and find it")
+    parser.add_argument("--store", choices=("memory", "redis"), default="memory")
+    bugs = sorted([*BUGS, *LUA_BUGS])
+    parser.add_argument("--bug", choices=bugs, help="plant this bug, and find it")
     parser.add_argument("-v", "--verbose", action="store_true", help="all violations of a seed")
     given = parser.parse_args(argv)
     if given.bug:
         return hunt(given.bug, given.first, given.seeds)
+    store = server_of(given.store)
     began = time.perf_counter()
     failed = acquired = lost = handovers = 0
     for seed in range(given.first, given.first + given.seeds):
-        report = run_seed(seed)
+        report = run_seed(seed, store)
         acquired += report.acquired
         lost += report.lost
         handovers += report.handovers
@@ -41,11 +46,21 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
+def server_of(store: str) -> type[Server]:
+    """The simulated server; Redis's needs hiredis and a Lua (PyPI's lupa)."""
+    if store == "memory":
+        return MemoryServer
+    from holdfast.testing.simulation.redis import RedisServer
+
+    return RedisServer
+
+
 def hunt(bug: str, first: int, seeds: int) -> int:
     """Plant a bug and look for a seed that shows it; not to find one is the failure here."""
-    with BUGS[bug]():
+    store = server_of("redis" if bug in LUA_BUGS else "memory")
+    with (BUGS | LUA_BUGS)[bug]():
         for seed in range(first, first + seeds):
-            violations = run_seed(seed).violations
+            violations = run_seed(seed, store).violations
             if violations:
                 print(f"{bug}: found by seed {seed}: {violations[0]}")
                 return 0

@@ -18,7 +18,7 @@ from holdfast.backends.redis import scripts, simple
 from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.core.ports import Wake
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
     SIMPLE,
     Busy,
@@ -33,7 +33,7 @@ from holdfast.model import (
     Who,
 )
 
-CAPABILITIES = Capabilities(store="redis", across="network", layouts=(SIMPLE,))
+CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: simple.CAPABILITIES})
 MOST_SHOWN = 1000  # waiters in the message of a time-out
 EVERYBODY = 10**9
 SCAN_COUNT = 1000
@@ -112,9 +112,6 @@ class RedisBackend:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
-
-    def capabilities_of(self, layout: str) -> Capabilities:
-        return simple.CAPABILITIES if layout == SIMPLE else CAPABILITIES
 
     async def _run(self, script: Script, said: bytes, words: int, budget: float) -> Any:
         """Call a script; ``said`` is the number of keys, the keys and the words, packed."""
@@ -242,14 +239,13 @@ class RedisBackend:
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         if claim.layout:
             await self.release(claim, budget)
-            rest = await self._call(packed("PTTL", simple.key_of(claim.name)), budget)
-            if isinstance(rest, ServerError):
-                raise explained(rest, self._where)
-            return simple.snapshot(claim.name, rest)
+            return await self.inspect(claim.name, budget, claim.layout)
         said = keys_of(claim.name)[1] + bulk(claim.id.encode()) + bulk(b"%d" % MOST_SHOWN)
         return self._snapshot(claim.name, await self._run(scripts.LEAVE, said, 6, budget))
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        if claim.layout:
+            raise Unsupported("a plain lock cannot be detached: who holds it is not written there")
         words = (claim.id, str(micros(claim.lease)), "1" if attached else "0", claim.who)
         said = b"$1\r\n1\r\n" + keys_of(claim.name)[0]
         said += b"".join(bulk(word.encode()) for word in words)
@@ -265,7 +261,12 @@ class RedisBackend:
 
     # ---- for operators -----------------------------------------------------------------------
 
-    async def inspect(self, name: str, budget: float) -> Snapshot:
+    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
+        if layout:
+            rest = await self._call(packed("PTTL", simple.key_of(name)), budget)
+            if isinstance(rest, ServerError):
+                raise explained(rest, self._where)
+            return simple.snapshot(name, rest)
         said = keys_of(name)[1] + bulk(b"%d" % EVERYBODY)
         return self._snapshot(name, await self._run(scripts.LOOK, said, 5, budget))
 

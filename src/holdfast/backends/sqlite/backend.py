@@ -183,7 +183,7 @@ class SqliteBackend:
     def unwatch(self, claim: Claim) -> None:
         self._neighbours.unwatch(claim.id)
 
-    async def inspect(self, name: str, budget: float) -> Snapshot:
+    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
         return await self._step(name, budget, law.look, name)
 
     async def names(self, prefix: str, budget: float) -> list[str]:

@@ -1,21 +1,22 @@
 """Between the clients and the store: delay, loss, doubles, black holes, restarts, amnesia.
 
-The server is the production memory store under a clock of its own. Requests, replies and bells
-travel separately and each may be late, doubled or lost. What one client sends and hears keeps its
-order, as on a connection, but for what comes very late: a request that was given up on may still
-arrive from an old connection.
+The server here is the production memory store under a clock of its own; `redis` has another. What
+is asked, answered and rung travels separately and each may be late, doubled or lost. What one
+client sends and hears keeps its order, as on a connection, but for what comes very late: a request
+that was given up on may still arrive from an old connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.backends.bells import Bells
-from holdfast.backends.memory import CAPABILITIES, Bell, MemoryStore
+from holdfast.backends.memory import CAPABILITIES, MemoryStore
 from holdfast.core import law
-from holdfast.core.ports import Wake
+from holdfast.core.law import Row
+from holdfast.core.ports import Backend, Wake
 from holdfast.errors import BackendError
 from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 from holdfast.testing.simulation.world import Node, SimSignal, World
@@ -39,8 +40,19 @@ class Weather:
         self.spike = self.loss = self.double = self.bell_delay = 0.0
 
 
+class Seen(NamedTuple):
+    """What the witness sees of one name: live rows, as they are, whatever the law thinks."""
+
+    holds: Sequence[Row]
+    fair: Sequence[Row]
+    unfair: Sequence[Row]
+
+
 class Server:
-    """The store behind the network. ``observe`` is told of every step, for the witness."""
+    """A store behind the network. ``observe`` is told of every step, for the witness."""
+
+    # Does the wall clock measure leases too? Then setting it ends or prolongs them.
+    leases_by_wall = False
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         self.world = world
@@ -49,12 +61,22 @@ class Server:
         self.up = True
         self.restarts = 0
         self.wall_offset = 1.7e9
-        self.store = self._new_store()
-        self.ears: dict[str, SimBackend] = {}
+        self.nodes: dict[str, Node] = {}  # whose claim that is, by its id
         self.observe: Callable[[str], None] = lambda name: None
 
-    def _new_store(self) -> MemoryStore:
-        return MemoryStore(self.now, self.wall)
+    def seen(self, name: str) -> Seen:
+        raise NotImplementedError
+
+    def amnesia(self) -> None:
+        """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
+        raise NotImplementedError
+
+    def restarted(self) -> None:
+        """Connections do not outlive it."""
+
+    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
+        """A client's way to this store."""
+        raise NotImplementedError
 
     def now(self) -> float:
         return self.world.time * self.rate
@@ -62,22 +84,10 @@ class Server:
     def wall(self) -> float:
         return self.wall_offset + self.world.time * self.rate
 
-    def amnesia(self) -> None:
-        """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
-        self.store = self._new_store()
-
-    def execute(self, name: str, verb: Callable[..., Any], *said: Any) -> Any:
-        answer, bells = self.store.step(name, verb, *said)
-        self.observe(name)
-        for bell in bells:
-            self._ring(bell)
-        return answer
-
-    def _ring(self, bell: Bell) -> None:
-        ear = self.ears.get(bell[0])
-        if ear is not None:
-            slow = self.world.dice.random() * self.weather.bell_delay
-            self.world.after(slow, self.travel, ear.node, ear.rung, bell)
+    def travel_slowly(self, node: Node, action: Callable[..., None], *said: Any) -> None:
+        """A bell: it may be heard late on top."""
+        slow = self.world.dice.random() * self.weather.bell_delay
+        self.world.after(slow, self.travel, node, action, *said)
 
     def travel(self, node: Node, action: Callable[..., None], *said: Any) -> None:
         """One message, to or from that node."""
@@ -93,44 +103,92 @@ class Server:
                 world.at(node.latest, action, *said)
 
 
+async def ask(server: Server, node: Node, budget: float, handle: Callable[[], Any]) -> Any:
+    """A request travels, ``handle`` is done at the server, and the reply travels back, or not."""
+    signal = SimSignal(node)
+    answers: list[Any] = []
+
+    def replied(answer: Any) -> None:
+        if not answers:
+            answers.append(answer)
+            signal.set()
+
+    def arrived() -> None:
+        if server.up:
+            answer = handle()
+            server.travel(node, replied, answer)
+
+    server.travel(node, arrived)
+    await signal.wait(budget)
+    if not answers:
+        raise BackendError("the simulated store did not answer in time")
+    return answers[0]
+
+
+def heard(node: Node, action: Callable[..., None], *said: Any) -> None:
+    """A bell arrived. A paused or dead process hears nothing now; a paused one later."""
+    if node.dead:
+        return
+    if node.paused_until > node.world.time:
+        late = node.world.dice.expovariate(20.0)  # it lies unread for a while
+        node.world.at(node.paused_until + late, heard, node, action, *said)
+        return
+    action(*said)
+
+
+class MemoryServer(Server):
+    """The memory store, which is the law itself."""
+
+    def __init__(self, world: World, rate: float, weather: Weather) -> None:
+        super().__init__(world, rate, weather)
+        self.store = MemoryStore(self.now, self.wall)
+        self.ears: dict[str, SimBackend] = {}
+
+    def amnesia(self) -> None:
+        self.store = MemoryStore(self.now, self.wall)
+
+    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
+        return SimBackend(node, self, asked)
+
+    def seen(self, name: str) -> Seen:
+        book, now = self.store._names.get(name), self.now()
+        if book is None:
+            return Seen((), (), ())
+        kinds = (book._holds, book._places[True], book._places[False])
+        return Seen(*([row for row in kind.values() if row.ends > now] for kind in kinds))
+
+    def execute(self, name: str, verb: Callable[..., Any], *said: Any) -> Any:
+        answer, bells = self.store.step(name, verb, *said)
+        self.observe(name)
+        for bell in bells:
+            ear = self.ears.get(bell[0])
+            if ear is not None:
+                self.travel_slowly(ear.node, heard, ear.node, ear.rung, *bell)
+        return answer
+
+
 class SimBackend:
     """The backend port on a node: every verb is a request, and maybe a reply."""
 
-    def __init__(self, node: Node, server: Server) -> None:
+    def __init__(self, node: Node, server: MemoryServer, asked: Callable[[Claim], None]) -> None:
         self.node = node
         self.server = server
         self._bells = Bells()
         self._ear = SimSignal(node)
-        self.asked: Callable[[Claim], None] = lambda claim: None
+        self._asked = asked
+        self.rung = self._bells.ring
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
     async def _ask(self, budget: float, handle: Callable[[], Any]) -> Any:
-        signal = SimSignal(self.node)
-        answers: list[Any] = []
-        server = self.server
-
-        def replied(answer: Any) -> None:
-            if not answers:
-                answers.append(answer)
-                signal.set()
-
-        def arrived() -> None:
-            if server.up:
-                answer = handle()
-                server.travel(self.node, replied, answer)
-
-        server.travel(self.node, arrived)
-        await signal.wait(budget)
-        if not answers:
-            raise BackendError("the simulated store did not answer in time")
-        return answers[0]
+        return await ask(self.server, self.node, budget, handle)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        self.asked(claim)
+        self._asked(claim)
         self.server.ears[claim.id] = self
+        self.server.nodes[claim.id] = self.node
         execute = self.server.execute
         answer = await self._ask(budget, lambda: execute(claim.name, law.claim, claim))
         assert isinstance(answer, Granted | Busy | Differs)
@@ -165,17 +223,7 @@ class SimBackend:
     def unwatch(self, claim: Claim) -> None:
         self._bells.unwatch(claim.id)
 
-    def rung(self, bell: Bell) -> None:
-        """A bell arrived. A paused or dead process hears nothing now; a paused one later."""
-        if self.node.dead:
-            return
-        if self.node.paused_until > self.node.world.time:
-            late = self.node.world.dice.expovariate(20.0)  # it lies unread for a while
-            self.node.world.at(self.node.paused_until + late, self.rung, bell)
-            return
-        self._bells.ring(*bell)
-
-    async def inspect(self, name: str, budget: float) -> Snapshot:
+    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
         execute = self.server.execute
         answer = await self._ask(budget, lambda: execute(name, law.look, name))
         assert isinstance(answer, Snapshot)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.backends.memory import NameBook
 from holdfast.core.law import REFRESH, Row
 from holdfast.core.ledger import Held, State
 from holdfast.core.locks import Core
 from holdfast.testing.history import History
-from holdfast.testing.simulation.network import Server
+from holdfast.testing.simulation.network import Seen, Server
 from holdfast.testing.simulation.world import Node, World
 
 # A place lives six seconds without a refresh; a request that is under way may refresh it once more.
@@ -54,7 +53,8 @@ class Witness:
         self.histories = {name: History(count) for name, count in slots.items()}
         self.clients: list[tuple[Node, Core]] = []
         self.patience = 3 * REFRESH
-        self._last_fence = 0
+        self.set_back = 0.0
+        self._last_fence: dict[str, int] = {}
         self._queues = {name: Queue() for name in slots}
         self._told: dict[int, int] = {}
         self._voided: set[int] = set()
@@ -67,9 +67,8 @@ class Witness:
 
     def observe(self, name: str) -> None:
         """After each step on a name: its live holds, its queue, what is new, what is gone."""
-        book = self.server.store._names.get(name)
-        now = self.server.now()
-        holds = [row for row in book._holds.values() if row.ends > now] if book else []
+        seen = self.server.seen(name)
+        holds = seen.holds
         if sum(row.take for row in holds) > self.slots[name]:
             self.accuse("P1", f"{[row.id for row in holds]} hold {name} beside each other")
         live = {row.id for row in holds}
@@ -77,10 +76,10 @@ class Witness:
             if grant.name == name and not grant.over and grant.claim_id not in live:
                 grant.over = True
         for row in holds:
-            self._see(name, row, book)
-        self._look_at_queue(name, book, now)
+            self._see(name, row, seen)
+        self._look_at_queue(name, seen)
 
-    def _see(self, name: str, row: Row, book: NameBook | None) -> None:
+    def _see(self, name: str, row: Row, seen: Seen) -> None:
         ends = row.ends / self.server.rate
         grant = self.grants.get(row.id)
         if grant is not None and not grant.over and grant.fence == row.fence:
@@ -89,16 +88,17 @@ class Witness:
                 if not grant.again:
                     self.histories[name].may_expire(row.id, ends)
             return
-        if row.fence <= self._last_fence:
-            self.accuse("P3", f"fence {row.fence} of {row.id} after {self._last_fence}")
-        self._last_fence = max(self._last_fence, row.fence)
+        last = self._last_fence.get(name, 0)
+        if row.fence <= last:
+            self.accuse("P3", f"fence {row.fence} of {row.id} after {last}")
+        self._last_fence[name] = max(last, row.fence)
         again = grant is not None
         self.grants[row.id] = Grant(row.id, name, row.fence, row.take, ends, again=again)
         if not again:
             self.histories[name].may_expire(row.id, ends)
         self._nobody_else_believes(name, row)
-        if row.fair and book is not None:
-            self._nobody_was_overtaken(name, row, book)
+        if row.fair:
+            self._nobody_was_overtaken(name, row, seen)
 
     def _nobody_else_believes(self, name: str, row: Row) -> None:
         """P2: when the store grants, those who still believe leave room for it."""
@@ -115,58 +115,55 @@ class Witness:
         if taken > self.slots[name]:
             self.accuse("P2", f"{row.id} was granted {name} while another still believed")
 
-    def _nobody_was_overtaken(self, name: str, row: Row, book: NameBook) -> None:
+    def _nobody_was_overtaken(self, name: str, row: Row, seen: Seen) -> None:
         """Fair order: who was granted stood before everybody who still stands there."""
         order = self._queues[name].order
         before = order[: order.index(row.id)] if row.id in order else order
-        waiting = book._places[True]
-        now = self.server.now()
+        waiting = {place.id for place in seen.fair}
         for claim_id in before:
-            place = waiting.get(claim_id)
-            if place is not None and place.ends > now:
+            if claim_id in waiting:
                 self.accuse("order", f"{row.id} overtook {claim_id} on {name}")
 
-    def _look_at_queue(self, name: str, book: NameBook | None, now: float) -> None:
+    def _look_at_queue(self, name: str, seen: Seen) -> None:
         """P4: free slots and a live waiter do not stay beside each other for long."""
         queue = self._queues[name]
-        places = [row for row in book._places[True].values() if row.ends > now] if book else []
+        places = seen.fair
         queue.order = [row.id for row in places]
-        taken = sum(row.take for row in book._holds.values() if row.ends > now) if book else 0
+        taken = sum(row.take for row in seen.holds)
         if not places or places[0].take > self.slots[name] - taken or not self._well(places[0].id):
             queue.free_since = None
         elif queue.free_since is None:
             queue.free_since = self.world.time
 
-    def _bury_check(self, book: NameBook, now: float) -> None:
+    def _bury_check(self, seen: Seen) -> None:
         """Holds end, and who died some seconds ago stands in the queue no more."""
-        for row in book._holds.values():
+        now = self.server.now()
+        for row in seen.holds:
             if row.ends > now + 60:
                 self.accuse("P4", f"the hold {row.id} never ends")
-        for row in (*book._places[True].values(), *book._places[False].values()):
-            node = self.server.ears[row.id].node
+        for row in (*seen.fair, *seen.unfair):
+            node = self.server.nodes[row.id]
             gone = self.world.time - node.died_at if node.dead else 0.0
-            if gone > BURIED_AFTER and row.ends > now:
+            if gone > BURIED_AFTER + self.set_back:
                 self.accuse("P4", f"{row.id} died {gone:.1f} s ago and still stands in the queue")
 
     def _well(self, claim_id: str) -> bool:
         """Is that client running and connected? One that is not keeps its place for a while."""
-        node = self.server.ears[claim_id].node
+        node = self.server.nodes[claim_id]
         now = self.world.time
         return self.server.up and not node.dead and max(node.paused_until, node.cut_until) <= now
 
     def patrol(self) -> None:
         """Every so often: does anybody wait for what is free, or forever?"""
-        now = self.server.now()
         for name, queue in self._queues.items():
-            book = self.server.store._names.get(name)
-            self._look_at_queue(name, book, now)
+            seen = self.server.seen(name)
+            self._look_at_queue(name, seen)
             if queue.free_since is not None and self.server.up:
                 waited = self.world.time - queue.free_since
                 if waited > self.patience:
                     self.accuse("P4", f"{name} is free for {waited:.1f} s while {queue.order} wait")
                     queue.free_since = self.world.time
-            if book:
-                self._bury_check(book, now)
+            self._bury_check(seen)
         for node, core in self.clients:
             if node.dead or node.paused_until > self.world.time - 1.0:
                 continue
@@ -190,8 +187,8 @@ class Witness:
         """A while after a cancelled acquire where all else is well: nothing is left of it."""
         if node.dead or node.paused_until or node.cut_until or self.server.restarts:
             return
-        book = self.server.store._names.get(name)
-        if book is not None and (claim_id in book._holds or book.place(claim_id) is not None):
+        seen = self.server.seen(name)
+        if any(row.id == claim_id for kind in seen for row in kind):
             self.accuse("P5", f"{claim_id} was cancelled a second ago and is still there")
 
     def told_lost(self, held: Held) -> None:
@@ -200,9 +197,7 @@ class Witness:
             self.accuse("P5", f"the loss of {held.claim.id} was told {count} times")
 
     def _recheck(self, grant: Grant) -> None:
-        book = self.server.store._names.get(grant.name)
-        row = book._holds.get(grant.claim_id) if book else None
-        if row is None or row.ends <= self.server.now():
+        if all(row.id != grant.claim_id for row in self.server.seen(grant.name).holds):
             grant.over = True
 
     def void_all(self) -> None:
@@ -214,6 +209,15 @@ class Witness:
                 self.histories[grant.name].broken(grant.claim_id, self.world.time)
         for queue in self._queues.values():
             queue.order, queue.free_since = [], None
+
+    def clock_was_set(self, step: float) -> None:
+        """Where the wall clock measures leases, setting it ends or prolongs them: belief and lease
+        part, and the fence alone protects."""
+        if self.server.leases_by_wall:
+            self.set_back += max(-step, 0.0)
+            self.patience += max(-step, 0.0)
+            for claim_id in list(self.grants):
+                self.void(claim_id)
 
     def is_voided(self, fence: int) -> bool:
         return fence in self._voided
@@ -234,19 +238,15 @@ class Witness:
                 if not node.dead and held.state is State.HELD and not core.is_held(held):
                     self.accuse("P5", f"{held.claim.id} is over and was never told")
         for name in self.slots:
-            book = self.server.store._names.get(name)
-            if book is not None:
-                book.open()
-                rows = (*book._holds.values(), *book._places[True].values())
-                left = [row.id for row in rows if row.ends > book.now]
-                live = {
-                    claim_id
-                    for _, core in self.clients
-                    for claim_id in (*core.ledger.kept, *core.ledger.waiting)
-                }
-                for claim_id in left:
-                    if claim_id not in live:
-                        self.accuse("P4", f"{claim_id} was left behind on {name}")
+            seen = self.server.seen(name)
+            live = {
+                claim_id
+                for _, core in self.clients
+                for claim_id in (*core.ledger.kept, *core.ledger.waiting)
+            }
+            for row in (*seen.holds, *seen.fair):
+                if row.id not in live:
+                    self.accuse("P4", f"{row.id} was left behind on {name}")
         for name, history in self.histories.items():
             verdict = history.check()
             if verdict.ok is False:

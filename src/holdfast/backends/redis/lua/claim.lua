@@ -29,7 +29,9 @@ local place = place_of(book, id)
 if place then
   return refresh(book, place, mine.home)
 end
-serve(book) -- a lease that ran out has freed slots for those who wait already
+if book.taken < slots then
+  serve(book) -- a lease that ran out has freed slots for those who wait already
+end
 if mine.take <= slots - book.taken and not (mine.first == 1 and waiter(book, true, 0)) then
   return grant(book, mine, lease, next_fence(book))
 end

@@ -21,21 +21,29 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
-local function row(id, text)
-  local first, ends, since, lease, take, slots, home, who =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+-- A row as a table. `first` is its fence, or 1 | 0 for a fair or unfair place; `tail` is kept as it
+-- is written.
+local function row(id, said)
+  local first, ends, since, tail, lease, take, slots, home =
+    string.match(said, '^(%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%S+) .*)$')
   if not first then
     error('FOREIGN data where holdfast keeps a lock')
   end
   return {
-    id = id, first = tonumber(first), ends = tonumber(ends), since = since, lease = tonumber(lease),
-    take = tonumber(take), slots = tonumber(slots), home = home, who = who,
+    id = id, first = tonumber(first), ends = tonumber(ends), since = since, tail = tail,
+    lease = tonumber(lease), take = tonumber(take), slots = tonumber(slots), home = home,
   }
 end
 
-local function text(r)
-  return digits(r.first) .. ' ' .. digits(r.ends) .. ' ' .. r.since .. ' ' .. digits(r.lease) .. ' '
-    .. digits(r.take) .. ' ' .. digits(r.slots) .. ' ' .. r.home .. ' ' .. r.who
+local function written(r)
+  return string.format('%.0f %.0f %s %s', r.first, r.ends, r.since, r.tail)
+end
+
+-- Where it is heard, and whose it is (nil: as before).
+local function move(r, home, who)
+  r.home = home
+  who = who or string.match(r.tail, '^%d+ %d+ %d+ %S+ (.*)$')
+  r.tail = string.format('%.0f %.0f %.0f %s %s', r.lease, r.take, r.slots, home, who)
 end
 
 -- A book: one name's live holds, read at the beginning of a step. `bury` removes the dead.
@@ -123,7 +131,7 @@ end
 
 local function write_hold(book, hold)
   book.holds[hold.id] = hold
-  redis.call('HSET', book.key, '.f', digits(book.last), hold.id, text(hold))
+  redis.call('HSET', book.key, '.f', digits(book.last), hold.id, written(hold))
   keep_holds(book)
 end
 
@@ -144,7 +152,7 @@ end
 
 local function write_place(book, place)
   place.ends = book.now + PLACE
-  redis.call('HSET', book.places, place.id, text(place))
+  redis.call('HSET', book.places, place.id, written(place))
   redis.call('PEXPIRE', book.queue, PLACE / 1000)
   redis.call('PEXPIRE', book.places, PLACE / 1000)
 end
@@ -167,9 +175,12 @@ end
 -- Grant what is free to those at the head, in order; what `awake` got, who is asking just now.
 -- Work is bounded by what is granted and who died, not by how many wait.
 local function serve(book, awake)
-  local free, got
-  local place = waiter(book, true, 0)
-  while place do
+  local free, got, place
+  while not free or free > 0 do
+    place = waiter(book, true, 0)
+    if not place then
+      break
+    end
     free = free or place.slots - book.taken
     if place.take > free then
       break -- nobody overtakes it, or a writer would starve
@@ -185,7 +196,6 @@ local function serve(book, awake)
         grant(book, place, lease, fence)
       end
     end
-    place = waiter(book, true, 0)
   end
   if awake and awake.first ~= 1 then
     free = free or awake.slots - book.taken
@@ -218,10 +228,13 @@ end
 -- Ask again when a hold ends by itself, if we are the first to profit; else only to refresh.
 local function busy(book, place)
   local after = REFRESH
-  local first = place.first == 1 and waiter(book, true, 0)
-  if not first or first.id == place.id then
-    for _, hold in pairs(book.holds) do
-      after = math.min(after, hold.ends - book.now)
+  for _, hold in pairs(book.holds) do
+    after = math.min(after, hold.ends - book.now)
+  end
+  if after < REFRESH and place.first == 1 then
+    local first = waiter(book, true, 0)
+    if first and first.id ~= place.id then
+      after = REFRESH
     end
   end
   return { 0, after, book.last }
@@ -229,8 +242,8 @@ end
 
 -- Refresh a place, from where the asker listens now ('': as before); it may be its turn.
 local function refresh(book, place, home)
-  if home ~= '' then
-    place.home = home
+  if home ~= '' and home ~= place.home then
+    move(place, home)
   end
   write_place(book, place)
   return serve(book, place) or busy(book, place)
@@ -240,7 +253,7 @@ end
 local function look(book, most)
   local holds, waiters = {}, {}
   for _, hold in pairs(book.holds) do
-    holds[#holds + 1] = text(hold)
+    holds[#holds + 1] = written(hold)
   end
   for _, id in ipairs(redis.call('ZRANGE', book.queue, 0, most - 1)) do
     local said = redis.call('HGET', book.places, id)

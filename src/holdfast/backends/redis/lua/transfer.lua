@@ -10,5 +10,5 @@ local mine = book.holds[ARGV[1]]
 if not mine or (ARGV[3] == '1' and mine.home ~= '-') then
   return { 3 }
 end
-mine.home, mine.who = ARGV[3] == '1' and '.' or '-', ARGV[4]
+move(mine, ARGV[3] == '1' and '.' or '-', ARGV[4])
 return extend(book, mine, tonumber(ARGV[2]))
