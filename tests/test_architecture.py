@@ -39,12 +39,12 @@ MAY_IMPORT = {
     },
     "holdfast.default": {"face", "forks"},
     "holdfast.sync": {
-        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys", "model",
-        "runtime",
+        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys",
+        "model", "runtime",
     },
     "holdfast.aio": {
-        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys", "model",
-        "runtime",
+        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys",
+        "model", "runtime",
     },
     "holdfast.cli": {"aio", "cli", "clock", "core", "errors", "holdfast", "model", "sync"},
 }  # fmt: skip

@@ -272,6 +272,7 @@ class Client(ClientFace):
         self._close_twins()
         self._backend.close()
         self._keeper_backend.close()
+        await asyncio.sleep(0)  # what was closed is let go of in the loop's next turn
 
     async def __aenter__(self) -> Self:
         return self

@@ -36,7 +36,7 @@ class TaskLink(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.listens = False
         self.lost: BackendError | None = None
-        self._connection = connection  # keeps redis-py from closing what we took over
+        self._transport: Any = _taken_over(connection)
         self._where = where
         self._bells = bells
         self._on_lost = on_lost
@@ -46,7 +46,6 @@ class TaskLink(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._subscribed: asyncio.Future[Any] | None = None
-        self._transport: Any = connection._writer.transport
         self._transport.set_protocol(self)
 
     def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
@@ -142,6 +141,17 @@ class TaskLink(asyncio.Protocol):
         if self.listens:
             self._bells.ring_all()  # a bell may have been lost with it
 
+    def close(self, why: str) -> None:
+        """Now, also if the loop has ended: then it will not close the socket for us any more."""
+        if self.loop.is_running():
+            self.abort(Unreachable(why))
+            return
+        self.lost = self.lost or Unreachable(why)
+        sock = getattr(self._transport, "_sock", None)
+        if sock is not None:
+            self._transport._sock = None
+            sock.close()
+
     def _wake_at(self, time: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -164,6 +174,21 @@ class TaskLink(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """See above."""
+
+
+class _Taken:
+    """What is left in the place of a transport that we took over."""
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def _taken_over(connection: Any) -> Any:
+    """The transport of a connection of redis-py; neither it nor asyncio's streams close it now."""
+    writer = connection._writer
+    connection._reader = connection._writer = None
+    transport, writer._transport = writer.transport, _Taken()
+    return transport
 
 
 class TaskTransport:
@@ -223,7 +248,7 @@ class TaskTransport:
             raise self._address.failed(error) from error
         old, self._link = self._link, None
         if old is not None and old.lost is None:
-            _quietly(old.abort, Unreachable("its event loop has ended"))
+            old.close("its event loop has ended")
         link = TaskLink(connection, self._address.where, self.bells, self._deaf)
         self._link = link
         if self._listening:
@@ -256,7 +281,7 @@ class TaskTransport:
         link, self._link = self._link, None
         self.home = "."
         if link is not None:
-            _quietly(link.abort, Unreachable("this client was closed"))
+            link.close("this client was closed")
 
     def after_fork_in_child(self) -> None:
         """The parent's socket is the parent's. It is not closed here: its loop's selector is shared
@@ -272,10 +297,3 @@ def _seen(future: asyncio.Future[Any]) -> None:
     """An error of it is known, also if nobody asks."""
     if not future.cancelled():
         future.exception()
-
-
-def _quietly(action: Callable[..., None], *said: Any) -> None:
-    try:
-        action(*said)
-    except RuntimeError:
-        pass  # the loop is closed
