@@ -212,3 +212,50 @@ def test_who_is_in_the_way_is_said_in_one_line():
 def test_everything_public_has_a_docstring():
     for name in holdfast.__all__:
         assert getattr(holdfast, name).__doc__, name
+
+
+def test_what_was_given_up_while_the_store_was_away_is_left_when_it_is_back(
+    holdfast_client, holdfast_clock
+):
+    backend = holdfast_client.core.backend
+    claim, leave = backend.claim, backend.leave
+    away = [BackendError("away")] * 5  # three in vain at once, two by the keeper
+
+    async def slowly(*said):
+        answer = await claim(*said)
+        holdfast_clock.advance(2)
+        return answer
+
+    async def not_yet(*said):
+        if away:
+            raise away.pop()
+        return await leave(*said)
+
+    holdfast_client.lock("n", owner="a").acquire()
+    backend.claim, backend.leave = slowly, not_yet
+    assert holdfast_client.lock("n", owner="b").try_acquire(timeout=1) is None
+    assert holdfast_client.inspect("n").waiters != ()
+    holdfast_clock.advance(2)
+    assert away == [] and holdfast_client.inspect("n").waiters == ()
+    assert not holdfast_client.core.ledger.abandoned
+
+
+def test_what_was_given_up_is_forgotten_when_it_must_be_over(holdfast_client, holdfast_clock):
+    async def away(*said):
+        raise BackendError("away")
+
+    holdfast_client.lock("n", owner="a").acquire()
+    claim = holdfast_client.core.backend.claim
+
+    async def slowly(*said):
+        answer = await claim(*said)
+        holdfast_clock.advance(2)
+        return answer
+
+    holdfast_client.core.backend.claim = slowly
+    holdfast_client.core.backend.leave = away
+    assert holdfast_client.lock("n", owner="b").try_acquire(timeout=1) is None
+    holdfast_clock.advance(9)
+    assert holdfast_client.core.ledger.abandoned
+    holdfast_clock.advance(3)
+    assert not holdfast_client.core.ledger.abandoned

@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite")]
+STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite", "redis")]
+# What an example says, and the server that stands there when it is run.
+SERVERS = {"redis://localhost:6379/0": "redis_server"}
 PARTS = ["Example", "What it offers", "How it works, and what it guarantees", "Options"]
 
 
@@ -26,7 +28,10 @@ def examples():
 
 
 @pytest.mark.parametrize("example, may_log", list(examples()))
-def test_an_example_runs(example, may_log, tmp_path):
+def test_an_example_runs(example, may_log, tmp_path, request):
+    for written, fixture in SERVERS.items():
+        if written in example:
+            example = example.replace(written, request.getfixturevalue(fixture).url)
     script = tmp_path / "example.py"
     script.write_text(example)
     environment = os.environ | {"HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}

@@ -93,7 +93,7 @@ async def obtain(
     except GeneratorExit:
         raise  # a closed coroutine may not await: the lease or the place ends by itself
     except BaseException:
-        await runtime.shielded(_leave_quietly(backend, claim, budget / 2), budget / 2)
+        await runtime.shielded(_leave(backend, keeper, claim, budget / 2), budget / 2)
         raise
 
 
@@ -135,7 +135,7 @@ async def _wait(
             keeper.mind(waiting.due)
         if now >= until:
             ledger.timed_out += 1
-            return await _leave(backend, claim, budget / 2)
+            return await _leave(backend, keeper, claim, budget / 2)
         rung = await waiting.signal.wait(min(until - now, FLOOR))
         _refuse_if_closed(ledger, claim)
         news, waiting.news = waiting.news, None
@@ -185,20 +185,17 @@ def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) 
     return Obtained(sent, now, grant, by_bell)
 
 
-async def _leave(backend: Backend, claim: Claim, limit: float) -> Snapshot | None:
-    """Out of the queue; a grant that crossed is given back. Unreachable: the place ends by itself,
-    a grant that crossed with its first lease."""
+async def _leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:
+    """Out of the queue; a grant that crossed is given back. Unreachable: the keeper goes on trying,
+    and the place ends by itself, a grant that crossed with its first lease."""
     for _ in range(ATTEMPTS):
         try:
             return await backend.leave(claim, limit / ATTEMPTS)
         except BackendError as error:
             if not error.transient:
-                break
+                return None
+    keeper.abandon(claim)
     return None
-
-
-async def _leave_quietly(backend: Backend, claim: Claim, limit: float) -> None:
-    await _leave(backend, claim, limit)
 
 
 def _refuse_if_closed(ledger: Ledger, claim: Claim) -> None:

@@ -10,6 +10,8 @@ The rules:
 4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
    that is released before that is simply not there any more.
 5. A keeper with nothing to do ends, and one that died is noticed: the next hold starts another.
+6. A claim that was given up while the store did not answer may still stand, or come to stand, in
+   the queue, and would be granted to nobody. So the keeper goes on leaving it until it is answered.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from holdfast.core.law import FIRST_LEASE, PLACE_LEASE
 from holdfast.core.ledger import HELD, Held, Ledger, Waiting
 from holdfast.core.ports import Backend, KeeperRuntime
 from holdfast.errors import BackendError
@@ -26,6 +29,10 @@ BATCH = 100
 IDLE = 20.0
 MAX_BUDGET = 5.0
 STUMBLE = 0.5
+# How often, and for how long, to leave what was given up: so long could a place and its grant last.
+LEAVE_EVERY = 0.5
+LEAVE_FOR = PLACE_LEASE + FIRST_LEASE
+LEAVE_BUDGET = 0.25
 NEVER = float("inf")
 
 log = logging.getLogger("holdfast")
@@ -46,6 +53,7 @@ class Keeper:
         self._stopped = False
         self._wakes_at = NEVER
         self._looks_at = -NEVER
+        self._leaves_at = NEVER
 
     @property
     def running(self) -> bool:
@@ -101,6 +109,8 @@ class Keeper:
 
     async def _work(self, now: float) -> bool:
         """Do what is due; whether there was anything."""
+        if self._ledger.abandoned and now >= self._leaves_at:
+            await self._leave_abandoned(now)
         overdue, work = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())
@@ -108,9 +118,29 @@ class Keeper:
             await self._renew(work)
         return bool(overdue or work)
 
+    def abandon(self, claim: Claim) -> None:
+        """Nobody wants it any more, and the store did not answer when it was told so."""
+        now = self.runtime.now()
+        with self._ledger.mutex:
+            self._ledger.abandoned[claim.id] = (claim, now + LEAVE_FOR)
+            self._leaves_at = min(self._leaves_at, now + LEAVE_EVERY)
+        self.mind(now + LEAVE_EVERY)
+
+    async def _leave_abandoned(self, now: float) -> None:
+        """Rule 6. One that is not answered is enough to know that the store is still away."""
+        self._leaves_at = NEVER
+        for claim_id, (claim, until) in list(self._ledger.abandoned.items()):
+            try:
+                if now < until:
+                    await self.backend.leave(claim, min(LEAVE_BUDGET, budget_for(claim.lease)))
+            except BackendError:
+                self._leaves_at = self.runtime.now() + LEAVE_EVERY
+                return
+            self._ledger.abandoned.pop(claim_id, None)
+
     def _retire(self) -> bool:
         with self._ledger.mutex:
-            if self._ledger.kept or self._ledger.waiting:
+            if self._ledger.kept or self._ledger.waiting or self._ledger.abandoned:
                 return False
             self.died()
             return True
@@ -122,7 +152,7 @@ class Keeper:
         with self._ledger.mutex:
             if now < self._looks_at:
                 return overdue, work  # woken by a bell: nothing of ours is due
-            next_at = NEVER
+            next_at = self._leaves_at
             due = False
             for held in self._ledger.kept.values():
                 if now >= held.deadline:

@@ -162,6 +162,8 @@ class Ledger:
         self.kept: dict[str, Held] = {}
         self.waiting: dict[str, Waiting] = {}
         self.asking: set[str] = set()  # claims that somebody is in the middle of
+        # Claims that were given up and whose leaving was not answered, and how long to go on.
+        self.abandoned: dict[str, tuple[Claim, float]] = {}
         self.acquired = self.reentered = self.contended = self.timed_out = 0
         self.lost = self.released = self.renewals = self.renew_errors = 0
         self.waited: list[float] = []

@@ -166,7 +166,7 @@ def cancelled_waiters_stay() -> Iterator[None]:
     async def quiet(*said: object) -> None:
         return None
 
-    with patch.object(acquire, "_leave_quietly", quiet):
+    with patch.object(acquire, "_leave", quiet):
         yield
 
 
