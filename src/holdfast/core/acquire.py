@@ -17,8 +17,6 @@ any instant (we leave, shielded).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast.core.keeper import Keeper, budget_for
 from holdfast.core.law import REFRESH
 from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
@@ -37,13 +35,8 @@ ATTEMPTS = 3
 BELIEF = 1.0 - DRIFT
 
 
-class Obtained(NamedTuple):
-    """Granted by a request (or after one) that left at ``sent``; known to us ``now``."""
-
-    sent: float
-    now: float
-    grant: Granted
-    by_bell: bool
+# Granted by a request (or after one) that left at that time; known to us now; by a bell.
+Obtained = tuple[float, float, Granted, bool]
 
 
 async def obtain(
@@ -52,49 +45,37 @@ async def obtain(
     ledger: Ledger,
     keeper: Keeper,
     claim: Claim,
-    began: float,
+    sent: float,
     timeout: float | None,
+    now: float,
+    answer: Granted | Busy | Differs | None,
 ) -> Obtained | Snapshot | None:
-    """The grant, or who was in the way when time was over (None: was not or could not be asked)."""
-    budget = budget_for(claim.lease)
-    try:
-        try:
-            answer = await backend.claim(claim, budget / ATTEMPTS)
-            sent, now = began, runtime.now()
-            believed = not isinstance(answer, Granted) or now < sent + answer.lease * BELIEF
-        except BackendError as error:
-            if not error.transient:
-                raise
-            believed = False
-            await runtime.sleep(RETRY_PAUSE)
-        if not believed:
-            rest = budget * (1 - 1 / ATTEMPTS)
-            sent, now, answer = await _claim(runtime, backend, claim, runtime.now(), rest)
+    """Go on from the first answer, to a request that left at ``sent``. The grant, or who was in the
+    way when time was over (None: was not or could not be asked). Whoever calls leaves, if we
+    raise."""
+    until = float("inf") if timeout is None else sent + timeout
+    if answer is None or isinstance(answer, Granted):
+        rest = budget_for(claim.lease) * (1 - 1 / ATTEMPTS)
+        sent, now, answer = await _claim(runtime, backend, claim, runtime.now(), rest)
         if isinstance(answer, Granted):
-            return Obtained(sent, now, answer, False)  # one round trip, and nothing else
-        if isinstance(answer, Differs):
-            raise _differs(claim, answer)
-        if not claim.wait:
-            return None
-        until = float("inf") if timeout is None else began + timeout
-        waiting = Waiting(claim, runtime.signal())
-        waiting.still(sent, now, answer.retry_after, answer.fence)
-        try:
-            missed = await backend.watch(claim, waiting.ring, sent)
-            with ledger.mutex:
-                ledger.waiting[claim.id] = waiting
-                ledger.contended += 1
-            _refuse_if_closed(ledger, claim)
-            return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
-        finally:
-            backend.unwatch(claim)
-            with ledger.mutex:
-                ledger.waiting.pop(claim.id, None)
-    except GeneratorExit:
-        raise  # a closed coroutine may not await: the lease or the place ends by itself
-    except BaseException:
-        await runtime.shielded(_leave(backend, keeper, claim, budget / 2), budget / 2)
-        raise
+            return (sent, now, answer, False)
+    if isinstance(answer, Differs):
+        raise _differs(claim, answer)
+    if not claim.wait:
+        return None
+    waiting = Waiting(claim, runtime.signal())
+    waiting.still(sent, now, answer.retry_after, answer.fence)
+    try:
+        missed = await backend.watch(claim, waiting.ring, sent)
+        with ledger.mutex:
+            ledger.waiting[claim.id] = waiting
+            ledger.contended += 1
+        _refuse_if_closed(ledger, claim)
+        return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
+    finally:
+        backend.unwatch(claim)
+        with ledger.mutex:
+            ledger.waiting.pop(claim.id, None)
 
 
 async def _wait(
@@ -128,14 +109,14 @@ async def _wait(
                 continue
             _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
-                return Obtained(sent, now, answer, False)
+                return (sent, now, answer, False)
             if isinstance(answer, Differs):
                 raise _differs(claim, answer)
             waiting.still(sent, now, answer.retry_after, answer.fence)
             keeper.mind(waiting.due)
         if now >= until:
             ledger.timed_out += 1
-            return await _leave(backend, keeper, claim, budget / 2)
+            return await leave(backend, keeper, claim, budget / 2)
         rung = await waiting.signal.wait(min(until - now, FLOOR))
         _refuse_if_closed(ledger, claim)
         news, waiting.news = waiting.news, None
@@ -182,10 +163,10 @@ def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) 
         sent = last_sent
     if now >= sent + grant.lease * BELIEF:
         return None  # we were paused: ask, do not believe
-    return Obtained(sent, now, grant, by_bell)
+    return (sent, now, grant, by_bell)
 
 
-async def _leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:
+async def leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:
     """Out of the queue; a grant that crossed is given back. Unreachable: the keeper goes on trying,
     and the place ends by itself, a grant that crossed with its first lease."""
     for _ in range(ATTEMPTS):

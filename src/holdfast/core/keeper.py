@@ -40,7 +40,7 @@ log = logging.getLogger("holdfast")
 
 def budget_for(lease: float) -> float:
     """How long one operation may take: a sixth of the lease, so that several fit before it ends."""
-    return min(MAX_BUDGET, lease / 6)
+    return lease / 6 if lease < 6 * MAX_BUDGET else MAX_BUDGET
 
 
 class Keeper:

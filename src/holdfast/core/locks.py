@@ -11,17 +11,18 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE, obtain
+from holdfast.core.acquire import ATTEMPTS, BELIEF, RETRY_PAUSE, leave, obtain
 from holdfast.core.explain import taken_message
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
 from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import AcquireTimeout, BackendError, NotHeld
-from holdfast.model import Claim, Granted, Snapshot
+from holdfast.model import Busy, Claim, Differs, Granted, Snapshot
 
 log = logging.getLogger("holdfast")
 EXIT_PATIENCE = 0.2
+_new = tuple.__new__  # of a named tuple, without the wrapper that takes keywords: it is hot
 
 
 class Core:
@@ -81,17 +82,28 @@ class Core:
         if mine is not None:
             return self._reenter(mine)
         began = runtime.now()
-        claim_id = f"{self._secret}-{next(self._count):x}"
-        who = runtime.who(label)
-        claim = Claim(name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
+        claim_id = f"{self._secret}-{next(self._count)}"
+        said = (name, claim_id, runtime.who(label), lease, slots, take, fair, timeout != 0, layout)
+        claim: Claim = _new(Claim, said)
         ledger.asking.add(claim_id)
         try:
-            outcome = await obtain(
-                runtime, self.backend, ledger, self.keeper, claim, began, timeout
-            )
-            if outcome is None or isinstance(outcome, Snapshot):
-                return outcome
-            sent, now, grant, by_bell = outcome
+            answer: Granted | Busy | Differs | None
+            try:
+                answer = await self.backend.claim(claim, budget_for(lease) / ATTEMPTS)
+            except BackendError as error:
+                if not error.transient:
+                    raise
+                answer = None  # it may have been executed: ask again, with the same id
+            sent, now, by_bell = began, runtime.now(), False
+            if type(answer) is Granted and now < sent + answer.lease * BELIEF:
+                grant = answer  # one round trip, and nothing else
+            else:
+                outcome = await obtain(
+                    runtime, self.backend, ledger, self.keeper, claim, began, timeout, now, answer
+                )
+                if outcome is None or isinstance(outcome, Snapshot):
+                    return outcome
+                sent, now, grant, by_bell = outcome
             held = Held(claim, owner, grant.fence, now, renews, terms.ends_by(now))
             if by_bell:
                 held.believe_bell(sent, now, grant.lease)
@@ -106,13 +118,13 @@ class Core:
         except GeneratorExit:
             raise
         except BaseException:
-            # A Ctrl-C between the grant and its entry: nobody would know that we hold it.
-            stray = self.ledger.kept.get(claim.id)
+            # Cancelled, interrupted, refused: what the store has of this claim, nobody wants.
+            stray = ledger.kept.get(claim_id)
             if stray is not None:
-                with self.ledger.mutex:
-                    self.ledger.end(stray, RELEASED, self.runtime.now())
-                limit = budget_for(claim.lease)
-                await self.runtime.shielded(self._release_again(self.backend, claim, limit), limit)
+                with ledger.mutex:
+                    ledger.end(stray, RELEASED, runtime.now())
+            limit = budget_for(lease) / 2
+            await runtime.shielded(leave(self.backend, self.keeper, claim, limit), limit)
             raise
         finally:
             ledger.asking.discard(claim_id)

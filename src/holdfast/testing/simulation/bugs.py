@@ -23,15 +23,15 @@ Plant = Callable[[], AbstractContextManager[Any]]
 @contextmanager
 def deadline_counted_from_the_reply() -> Iterator[None]:
     """A slow reply then lengthens belief beyond the lease."""
-    honest = acquire.obtain
+    honest = locks.Core.attempt
 
-    async def late(*said: Any) -> Any:
-        outcome = await honest(*said)
-        if isinstance(outcome, acquire.Obtained) and not outcome.by_bell:
-            return outcome._replace(sent=outcome.now)
-        return outcome
+    async def late(self: locks.Core, *said: Any) -> Any:
+        held = await honest(self, *said)
+        if isinstance(held, ledger.Held) and held.count == 1 and held.claim.lease > 0:
+            held.believe(self.runtime.now(), held.claim.lease)
+        return held
 
-    with patch.object(locks, "obtain", late):
+    with patch.object(locks.Core, "attempt", late):
         yield
 
 
@@ -123,7 +123,7 @@ def late_bells_are_believed() -> Iterator[None]:
 
     def believed(waiting: Any, sent: float | None, grant: Granted, now: float) -> Any:
         by_bell = sent is None
-        return acquire.Obtained(waiting.last[0] if sent is None else sent, now, grant, by_bell)
+        return waiting.last[0] if sent is None else sent, now, grant, by_bell
 
     with patch.object(acquire, "_believed", believed):
         yield
@@ -166,7 +166,7 @@ def cancelled_waiters_stay() -> Iterator[None]:
     async def quiet(*said: object) -> None:
         return None
 
-    with patch.object(acquire, "_leave", quiet):
+    with patch.object(acquire, "leave", quiet), patch.object(locks, "leave", quiet):
         yield
 
 
