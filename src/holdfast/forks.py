@@ -1,7 +1,8 @@
 """What must happen around a fork, for everything that has a thread, a file or a hold.
 
 Before it, everybody comes to rest (no mutex held, no file half written); after it the parent goes
-on and the child forgets what was the parent's. Remembered weakly: this keeps nothing alive.
+on and the child forgets what was the parent's. A child must not rely on the rest: who forks in C
+may have told nobody before. Remembered weakly: this keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_child()
-    _one_fork_at_a_time.release()
+    """All that is remembered, whether it rested or not: a server in C that forks (uWSGI, say) tells
+    only the child."""
+    global _one_fork_at_a_time
+    _resting.clear()
+    _one_fork_at_a_time = threading.Lock()
+    for thing in list(_remembered):
+        thing.after_fork_in_child()
 
 
 class ForkSafeMutex:

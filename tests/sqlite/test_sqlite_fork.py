@@ -239,3 +239,29 @@ say(child.pid); told()
         assert shown.read().startswith("sleep")
     os.kill(child, signal.SIGKILL)
     assert hold is not None
+
+
+def test_a_fork_in_c_that_told_nobody_before_leaves_the_child_with_nothing(
+    start: Start, url: str
+) -> None:
+    """As uWSGI forks: Python hears of it in the child alone."""
+    process = start(
+        FORKS
+        + """
+import ctypes
+client = holdfast.connect(url); hold = client.lock("n").acquire()
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    signal.alarm(20); code = 1
+    try:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        assert not hold.is_held and client.lock("n").try_acquire() is None
+        with client.lock("own"): code = 0
+    finally:
+        os._exit(code)
+say(status(child), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
+hold.release(); say("released")
+""",
+        url,
+    )
+    assert [process.said() for _ in range(2)] == ["0 True True", "released"]

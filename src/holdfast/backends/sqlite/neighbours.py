@@ -331,6 +331,6 @@ class Neighbours:
         self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        self._mutex.release()
+        self._mutex = threading.Lock()
         self._bells.clear()
         self.close(ours=False)

@@ -83,11 +83,11 @@ class SqliteStore:
 
     def after_fork_in_parent(self) -> None:
         self._neighbours.after_fork_in_parent()
-        self._file.after_fork()
+        self._file.after_fork_in_parent()
 
     def after_fork_in_child(self) -> None:
         self._neighbours.after_fork_in_child()
-        self._file.after_fork()
+        self._file.after_fork_in_child()
         for ear in self._ears:
             ear.after_fork_in_child()
 

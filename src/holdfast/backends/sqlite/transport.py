@@ -50,6 +50,9 @@ OPENING = 0.05  # how long to wait for others while opening, which is too much t
 LOOK_EVERY = 0.02  # how often to see whether the path still leads to our file
 
 
+_crossed: list[sqlite3.Connection] = []
+
+
 class Busy(Exception):
     """Another process is inside a transaction."""
 
@@ -292,8 +295,16 @@ class File:
         self._mutex.acquire()
         self._close()
 
-    def after_fork(self) -> None:
+    def after_fork_in_parent(self) -> None:
         self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        """A connection that crossed, because nobody told us before, is neither used nor closed:
+        closing could write to the parent's file."""
+        self._mutex = threading.Lock()
+        if self._connection is not None:
+            _crossed.append(self._connection)
+            self._connection = None
 
 
 class BlockingTransport:
