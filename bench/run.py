@@ -19,7 +19,10 @@ import traceback
 
 from sections._line import Line, number, table
 
-SECTIONS = ("core", "sqlite", "handover", "idle", "keeper")
+SECTIONS = (
+    "core", "sqlite", "handover", "idle", "keeper",
+    "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -19,6 +19,31 @@ CORE = [
     "asyncio: cycle with client.lock(name)",
     "asyncio: re-entry",
 ]
+# Of each section on Redis, the lines that have a target.
+REDIS = {
+    "redis": [
+        "1 thread: with client.lock(name)",
+        "1 thread: with client.lock(name)",
+        "16 threads, a name each: together",
+        "100 tasks, a name each: together",
+    ],
+    "redis_crowd": [
+        "200 wait: hand-overs",
+        "200 wait: release→next p99",
+        "200 wait: Jain",
+        "200 wait: scripts per hand-over beside the claim",
+        "200 wait: failed tries per hand-over",
+        "two inside at once",
+    ],
+    "redis_idle": ["50 wait in one process: commands", "50 wait in one process: CPU"],
+    "redis_keeper": [
+        "threads for 10,000 leases",
+        "CPU for 10,000 renewals",
+        "lost meanwhile",
+        "another's PING meanwhile, longest",
+    ],
+    "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
+}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +69,19 @@ def test_the_quick_core_benchmark_prints_its_table_and_writes_the_figures(tmp_pa
     lines = json.loads(figures.read_text(encoding="utf-8"))["sections"]["core"]
     assert [line["what"] for line in lines] == CORE
     assert all(line["value"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize("section", REDIS)
+def test_the_quick_benchmarks_on_redis_start_a_server_and_print(
+    section: str, tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures.json"
+    ended = run("--quick", section, "--json", str(figures))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = json.loads(figures.read_text(encoding="utf-8"))["sections"][section]
+    assert [line["what"] for line in lines if line["target"]] == REDIS[section]
+    assert all(line["value"] >= 0 for line in lines)
+    assert ended.stdout.count("✓") + ended.stdout.count("✗") >= len(REDIS[section])
 
 
 def test_a_section_that_does_not_exist_is_refused_with_those_that_do() -> None:

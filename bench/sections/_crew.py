@@ -22,7 +22,9 @@ STARTING_LIMIT = 60.0  # seconds; 64 processes on a machine that is busy with so
 BEGIN_IN = 0.2  # seconds from the signal until all begin together
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["__main__", "holdfast", "holdfast.aio", "filelock"])
+_context.set_forkserver_preload(
+    ["__main__", "holdfast", "holdfast.aio", "filelock", "redis.asyncio", "redis_lock"]
+)
 
 
 def together(

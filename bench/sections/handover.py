@@ -16,9 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
-from itertools import pairwise
-from statistics import median
+from dataclasses import dataclass
 
 import filelock
 
@@ -26,14 +24,12 @@ import holdfast
 
 from ._crew import Ready, together, wait_until
 from ._line import Line, at_least, at_most, number
-from ._rounds import jain, percentile
 from ._turns import take_turns
+from ._visits import Outcome, Visit, judged, middle
 
 P50 = 1000.0  # µs, and the others too are targets of SPEED.md
 FAIR = 0.95
 SETTLE = 0.3  # seconds until everybody stands in the queue
-
-Visit = tuple[int, float, float, float]  # fence, asked, acquired, released
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,6 @@ class Contest:
         several = {"thread": "threads", "process": "processes"}[kind]
         who = f"1 {kind} waits" if self.waiting == 1 else f"{self.waiting} {several} wait"
         return who
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one round showed; latencies in µs."""
-
-    rate: float
-    p50: float
-    p99: float
-    longest: float  # wait, in ms
-    fairness: float
-    overlaps: float
 
 
 CONTESTS = (
@@ -92,8 +76,8 @@ def measure(quick: bool) -> list[Line]:
 
 
 def _lines(contest: Contest, outcomes: dict[Contest, list[Outcome]]) -> list[Line]:
-    ours = _middle(outcomes[contest])
-    turns = _middle(outcomes[Contest("turns", contest.waiting)])
+    ours = middle(outcomes[contest])
+    turns = middle(outcomes[Contest("turns", contest.waiting)])
     floor, slower = f"bare turns {number(turns.p50)} µs", f"{ours.p50 / turns.p50:.1f}× its time"
     p50 = Line(f"{contest.title}: release→next p50", ours.p50, "µs", floor, slower)
     if contest.waiting >= 64:
@@ -102,7 +86,7 @@ def _lines(contest: Contest, outcomes: dict[Contest, list[Outcome]]) -> list[Lin
     ratio = f"{ours.rate / turns.rate:.2f}×"
     lines = []
     if Contest("filelock", contest.waiting) in outcomes:
-        polls = _middle(outcomes[Contest("filelock", contest.waiting)])
+        polls = middle(outcomes[Contest("filelock", contest.waiting)])
         lines.append(
             Line(
                 f"{contest.title}: hand-overs",
@@ -123,11 +107,6 @@ def _lines(contest: Contest, outcomes: dict[Contest, list[Outcome]]) -> list[Lin
     ]
 
 
-def _middle(found: list[Outcome]) -> Outcome:
-    """The median of the rounds, in each respect."""
-    return Outcome(*(median(column) for column in zip(*map(astuple, found), strict=True)))
-
-
 def _contend(contest: Contest, seconds: float) -> Outcome:
     """One round. What happened while they came and went is not counted."""
     contenders = contest.waiting + 1
@@ -141,32 +120,7 @@ def _contend(contest: Contest, seconds: float) -> Outcome:
             answers = together(_member, processes, *told, lasts=lasts)
     begin = min(begin for begin, _ in answers) + SETTLE
     everybody = [visits for _, found in answers for visits in found]
-    return _judged(everybody, begin, begin + seconds)
-
-
-def _judged(everybody: list[list[Visit]], begin: float, end: float) -> Outcome:
-    """Merge what the contenders noted. Fences are in the order in which they were inside; where
-    there are none, the times are."""
-    merged = sorted(
-        (fence, acquired, released, asked, who)
-        for who, visits in enumerate(everybody)
-        for fence, asked, acquired, released in visits
-    )
-    gaps, overlaps = [], 0
-    for (_, _, released, _, before), (_, acquired, _, _, after) in pairwise(merged):
-        overlaps += acquired < released
-        if before != after and begin <= acquired < end:
-            gaps.append((acquired - released) * 1e6)
-    shares = [sum(begin <= visit[2] < end for visit in visits) for visits in everybody]
-    waits = [acquired - asked for _, acquired, _, asked, _ in merged if asked < end]
-    return Outcome(
-        rate=len(gaps) / (end - begin),
-        p50=percentile(gaps, 0.5),
-        p99=percentile(gaps, 0.99),
-        longest=max(waits, default=0.0) * 1e3,
-        fairness=jain(shares),
-        overlaps=overlaps,
-    )
+    return judged(everybody, begin, begin + seconds)
 
 
 def _member(

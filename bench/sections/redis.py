@@ -1,0 +1,221 @@
+"""Redis when nobody is in the way: against a bare socket, and against the locks of others.
+
+The limit is a blocking socket that sends two commands per cycle that were encoded before and reads
+the answers without parsing them. "Plain scripts" are the least that a lock must do (SET NX PX;
+compare and delete); "our scripts" are holdfast's own: fences, queue and all. Everybody's lease is
+30 s. The others' locks are made for each cycle, as ours is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis.asyncio
+import redis_lock
+
+import holdfast
+import holdfast.aio
+from holdfast.backends.redis.scripts import CLAIM, RELEASE
+
+from ._line import Line, number, times
+from ._redis import LEASE, Bare, Server, packed
+from ._rounds import Rounds, Subject, interleaved
+
+OF_THE_SOCKET = 0.70  # targets of SPEED.md
+OF_REDIS_PY = 2.0
+MANY_OF_REDIS_PY = 8.0
+THREADS = 16
+TASKS = 100
+PLAIN_CLAIM = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
+PLAIN_RELEASE = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
+CLAIM_ID = "0123456789abcdef0123456789abcdef-1"
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (4, 0.06) if quick else (15, 0.2)
+    with Server() as server:
+        return [
+            *_one_thread(server, rounds, seconds),
+            *_many_threads(server, rounds, 2 * seconds),
+            *_tasks(server, 1, rounds, seconds),
+            *_tasks(server, TASKS, rounds, 2 * seconds),
+        ]
+
+
+# ---- one thread ---------------------------------------------------------------------------------
+
+
+def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
+    client, plain = holdfast.connect(server.url), server.client()
+    subjects = {
+        "holdfast": _cycle(lambda: client.lock("orders:42")),
+        "socket, plain scripts": _plain_scripts(server.port, "bare:1"),
+        "socket, our scripts": _our_scripts(server.port),
+        "redis-py Lock": _cycle(lambda: plain.lock("theirs:1", timeout=LEASE)),
+        "python-redis-lock": _cycle(lambda: redis_lock.Lock(plain, "theirs:2", expire=LEASE)),
+        "python-redis-lock, renewing": _cycle(
+            lambda: redis_lock.Lock(plain, "theirs:3", expire=LEASE, auto_renewal=True)
+        ),
+    }
+    found = interleaved(subjects, rounds=rounds, seconds=seconds)
+    client.close()
+    plain.close()
+    what = "1 thread: with client.lock(name)"
+    return [
+        _line(found, what, "socket, plain scripts", OF_THE_SOCKET),
+        _line(found, what, "socket, our scripts"),
+        _line(found, what, "redis-py Lock", OF_REDIS_PY),
+        _line(found, what, "python-redis-lock"),
+        _line(found, what, "python-redis-lock, renewing"),
+    ]
+
+
+def _line(found: Rounds, what: str, other: str, least: float | None = None, many: int = 1) -> Line:
+    """``many`` is how many cycles were counted as one, because they ran at the same time."""
+    against = f"{other} {number(many * found.per_second(other))}/s"
+    ratio, rate = found.faster("holdfast", other), many * found.per_second("holdfast")
+    if least is None:
+        return Line(what, rate, "cycles/s", against, f"{ratio:.2f}×")
+    return times(what, rate, "cycles/s", against, ratio, least)
+
+
+def _cycle(made: Callable[[], Any]) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with made():
+                pass
+
+    return cycle
+
+
+def _plain_scripts(port: int, key: str) -> Subject:
+    shas = []
+    bare = Bare(port)
+    for source in (PLAIN_CLAIM, PLAIN_RELEASE):
+        shas.append(bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode())
+    claim = packed("EVALSHA", shas[0], "1", key, CLAIM_ID, str(LEASE * 1000))
+    return _two_commands(bare, claim, packed("EVALSHA", shas[1], "1", key, CLAIM_ID))
+
+
+def _our_scripts(port: int) -> Subject:
+    bare = Bare(port)
+    for script in (CLAIM, RELEASE):
+        bare.ask(packed("SCRIPT", "LOAD", script.source))
+    key, lease = "hf:{default:bare:2}", str(LEASE * 1_000_000)
+    keys = ("3", key, f"{key}:q", f"{key}:w")
+    said = (CLAIM_ID, lease, "1", "1", f"{lease} 1 1 . host 12345 MainThread")
+    claim = packed("EVALSHA", CLAIM.sha, *keys, *said)
+    return _two_commands(bare, claim, packed("EVALSHA", RELEASE.sha, *keys, CLAIM_ID))
+
+
+def _two_commands(bare: Bare, claim: bytes, release: bytes) -> Subject:
+    bare.ask(claim)
+    assert bare.ask(release) == b":1\r\n", "the limit must be the limit of a lock that works"
+    send, receive = bare.socket.sendall, bare.socket.recv
+
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            send(claim)
+            receive(4096)
+            send(release)
+            receive(4096)
+
+    return cycle
+
+
+# ---- 16 threads ---------------------------------------------------------------------------------
+
+
+def _many_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
+    plain = server.client()
+    with (
+        holdfast.connect(server.url) as client,
+        _threads(lambda index: _cycle(lambda: client.lock(f"orders:{index}"))) as ours,
+        _threads(lambda index: _plain_scripts(server.port, f"bare:{index}")) as bare,
+        _threads(lambda index: _cycle(lambda: plain.lock(f"a:{index}", timeout=LEASE))) as theirs,
+    ):
+        subjects = {"holdfast": ours, "16 sockets, plain scripts": bare, "redis-py Lock": theirs}
+        found = interleaved(subjects, rounds=rounds, seconds=seconds)
+    plain.close()
+    what = f"{THREADS} threads, a name each: together"
+    return [
+        _line(found, what, "redis-py Lock", MANY_OF_REDIS_PY, THREADS),
+        _line(found, what, "16 sockets, plain scripts", None, THREADS),
+    ]
+
+
+@contextmanager
+def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
+    """Every thread does its subject so often. They are the same in all rounds, so that what a
+    thread keeps (a connection) is kept."""
+    orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(THREADS)]
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    subjects = [subject_of(index) for index in range(THREADS)]
+
+    def work(index: int) -> None:
+        while count := orders[index].get():
+            try:
+                subjects[index](count)
+                done.put(None)
+            except BaseException as error:
+                done.put(error)
+
+    crowd = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(THREADS)]
+    for thread in crowd:
+        thread.start()
+
+    def together(count: int) -> None:
+        for order in orders:
+            order.put(count)
+        for error in [done.get(timeout=60) for _ in orders]:
+            if error is not None:
+                raise error
+
+    try:
+        yield together
+    finally:
+        for order in orders:
+            order.put(0)
+        for thread in crowd:
+            thread.join(10)
+
+
+# ---- asyncio ------------------------------------------------------------------------------------
+
+
+def _tasks(server: Server, tasks: int, rounds: int, seconds: float) -> list[Line]:
+    with asyncio.Runner() as runner:
+        ours = holdfast.aio.connect(server.url)
+        theirs = redis.asyncio.Redis(host="127.0.0.1", port=server.port)
+        subjects = {
+            "holdfast": _gathered(runner, tasks, lambda index: ours.lock(f"orders:{index}")),
+            "redis.asyncio Lock": _gathered(
+                runner, tasks, lambda index: theirs.lock(f"b:{index}", timeout=LEASE)
+            ),
+        }
+        found = interleaved(subjects, rounds=rounds, seconds=seconds)
+        runner.run(ours.close())
+        runner.run(theirs.aclose())
+    if tasks == 1:
+        return [_line(found, "1 task: async with aclient.lock(name)", "redis.asyncio Lock")]
+    what = f"{tasks} tasks, a name each: together"
+    return [_line(found, what, "redis.asyncio Lock", MANY_OF_REDIS_PY, tasks)]
+
+
+def _gathered(runner: asyncio.Runner, tasks: int, made: Callable[[int], Any]) -> Subject:
+    async def one(index: int, count: int) -> None:
+        for _ in range(count):
+            async with made(index):
+                pass
+
+    async def together(count: int) -> None:
+        await asyncio.gather(*(one(index, count) for index in range(tasks)))
+
+    return lambda count: runner.run(together(count))

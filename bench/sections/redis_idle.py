@@ -1,0 +1,74 @@
+"""Waiting on Redis while nothing happens: 50 threads of one process behind somebody who holds it.
+
+They come one after another within two seconds, as waiters do; what is sent while they come is not
+counted. The one who holds it has a long lease and sends nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import holdfast
+
+from ._crew import Ready, together, wait_until
+from ._line import Line, at_most, number
+from ._redis import SENT, Server, more
+
+COMMANDS = 1.0  # a second, a target of SPEED.md
+NEAR_ZERO = 0.05  # CPU seconds a second
+THREADS = 50
+ARRIVE = 2.0
+SETTLE = 1.0
+NAME = "orders:42"
+
+
+def measure(quick: bool) -> list[Line]:
+    seconds = 3.0 if quick else 9.0  # a waiter refreshes its place every 1.5 s
+    counted: list[tuple[dict[str, int], int]] = []
+    with Server() as server, holdfast.connect(server.url) as client:
+
+        def count(begin: float) -> None:
+            for moment in (begin + ARRIVE + SETTLE, begin + ARRIVE + SETTLE + seconds):
+                wait_until(moment)
+                counted.append((server.calls(), server.connections()))
+
+        client.lock(NAME, lease=600, renew=False).acquire()
+        lasts = ARRIVE + SETTLE + seconds + 1.0
+        told = (server.url, seconds)
+        (spent,) = together(_member, 1, *told, lasts=lasts, meanwhile=count)
+    (before, _), (after, connections) = counted
+    who = f"{THREADS} wait in one process"
+    scripts = more(after, before, ("evalsha", "eval")) / seconds
+    inside = f"{number(more(after, before) / seconds)}/s with those in scripts"
+    sent = more(after, before, (*SENT, "ping")) / seconds
+    return [
+        Line(f"{who}: scripts", scripts, "/s", "refreshes of places"),
+        at_most(COMMANDS, f"{who}: commands", sent, "/s", inside),
+        at_most(NEAR_ZERO, f"{who}: CPU", spent / seconds, "s/s"),
+        Line(f"{who}: connections", connections - 1, "", "1 of the holder beside them"),
+    ]
+
+
+def _member(index: int, ready: Ready, url: str, seconds: float) -> float:
+    """CPU seconds that this process spent while they all waited."""
+    with holdfast.connect(url) as client:
+        begin = ready()
+        end = begin + ARRIVE + SETTLE + seconds
+
+        def wait(number: int) -> None:
+            wait_until(begin + ARRIVE * number / THREADS)
+            client.lock(NAME).try_acquire(timeout=end + 0.3 - time.monotonic())
+
+        crowd = [
+            threading.Thread(target=wait, args=(number,), daemon=True) for number in range(THREADS)
+        ]
+        for thread in crowd:
+            thread.start()
+        wait_until(end - seconds)
+        before = time.process_time()
+        wait_until(end)
+        spent = time.process_time() - before
+        for thread in crowd:
+            thread.join(5.0)
+        return spent
