@@ -163,9 +163,9 @@ class Keeper:
                 elif held.due < next_at:
                     next_at = held.due
             for waiting in self._ledger.waiting.values():
-                if waiting.due <= now:
+                if waiting.early <= now:
                     work.append(waiting)
-                    due = True
+                    due = due or waiting.due <= now
                 elif waiting.due < next_at:
                     next_at = waiting.due
             if work and not due:  # all of it early: not worth sending for
@@ -220,7 +220,7 @@ class Keeper:
         if isinstance(answer, Busy):
             waiting.still(sent, now, answer.retry_after, answer.fence)
             return
-        waiting.due = NEVER
+        waiting.due = waiting.early = NEVER
         if isinstance(answer, Granted):
             waiting.granted(sent, answer)
         else:
@@ -243,4 +243,4 @@ def _postpone(entry: Held | Waiting, until: float) -> None:
     if isinstance(entry, Held):
         entry.due = entry.early = min(until, entry.deadline)
     else:
-        entry.due = until
+        entry.due = entry.early = until

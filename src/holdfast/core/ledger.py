@@ -123,21 +123,25 @@ class Waiting:
     higher fence came after that request, so belief may count from it. A bell with a lower one is a
     late bell of a grant that is over, and is not believed."""
 
-    __slots__ = ("claim", "due", "last", "news", "signal")
+    __slots__ = ("claim", "due", "early", "last", "news", "signal")
     fence: ClassVar[int] = 0
 
     def __init__(self, claim: Claim, signal: Signal) -> None:
         self.claim = claim
         self.signal = signal
         self.last = (float("-inf"), 0)
-        self.due = float("inf")
+        self.due = self.early = float("inf")
         self.news: tuple[float | None, Granted | None] | None = None
 
     def still(self, sent: float, now: float, retry_after: float, fence: int) -> None:
         self.last = (sent, fence)
         # With a short lease the first lease is short too: refresh so often that a bell's grant
         # leaves time to believe in.
-        self.due = now + min(retry_after, REFRESH, self.claim.lease / 3)
+        wait = min(retry_after, REFRESH, self.claim.lease / 3)
+        self.due = now + wait
+        # Up to half of that earlier if the keeper is sending others anyway: after two rounds all
+        # who wait are refreshed together, however they arrived. Not who is to ask when a hold ends.
+        self.early = now + (wait / 2 if retry_after >= REFRESH else wait)
 
     def ring(self, grant: Granted | None) -> None:
         """The bell, from any thread. A grant is never overwritten by a bare ring."""

@@ -39,6 +39,7 @@ EVERYBODY = 10**9
 SCAN_COUNT = 1000
 # Everything printable, but for what has a meaning in a key ({ } of hash tags) or here (%).
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%{}")
+_is_safe = re.compile(f"[{re.escape(_SAFE)}]*").fullmatch
 _THREE_KEYS = b"$1\r\n3\r\n"
 
 
@@ -67,7 +68,7 @@ class Transport(Protocol):
 
 def key_of(name: str) -> str:
     """The first of a name's keys. Injective, and one hash tag whatever the name contains."""
-    return f"hf:{{{quote(name, safe=_SAFE)}}}"
+    return f"hf:{{{name if _is_safe(name) else quote(name, safe=_SAFE)}}}"
 
 
 def name_of(key: str) -> str:
@@ -335,15 +336,20 @@ GONE = Gone()
 
 
 def _renewal(claims: Sequence[Claim], fences: Sequence[int]) -> tuple[bytes, int]:
-    parts = [bulk(b"%d" % len(claims))]
-    parts += [keys_of(claim.name)[0] for claim in claims]
+    # In text, and encoded once: it is ASCII, so characters are bytes.
+    parts = [f"${len(str(len(claims)))}\r\n{len(claims)}\r\n"]
+    for claim in claims:
+        key = key_of(claim.name)
+        parts.append(f"${len(key)}\r\n{key}\r\n")
+    seconds = -1.0
     for claim, fence in zip(claims, fences, strict=True):
-        length = b"%d" % micros(claim.lease)
-        parts.append(
-            b"$%d\r\n%b\r\n$%d\r\n%d\r\n$%d\r\n%b\r\n"
-            % (len(claim.id), claim.id.encode(), len(str(fence)), fence, len(length), length)
-        )
-    return b"".join(parts), 1 + 4 * len(claims)
+        claim_id, lease = claim.id, claim.lease
+        if lease != seconds:  # mostly the same for all
+            seconds, length = lease, str(micros(lease))
+            tail = f"${len(length)}\r\n{length}\r\n"
+        said = str(fence)
+        parts.append(f"${len(claim_id)}\r\n{claim_id}\r\n${len(said)}\r\n{said}\r\n{tail}")
+    return "".join(parts).encode(), 1 + 4 * len(claims)
 
 
 def _refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:

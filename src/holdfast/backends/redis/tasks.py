@@ -25,6 +25,7 @@ from holdfast.errors import BackendError
 
 NEVER = float("inf")
 EAR_BUDGET = 1.0
+LOT = 32
 
 
 class TaskLink(asyncio.Protocol):
@@ -65,11 +66,13 @@ class TaskLink(asyncio.Protocol):
             if not self._out:
                 self.loop.call_soon(self._flush)
             self._out.append(command)
+            if len(self._out) >= LOT:
+                self._flush()  # so that the server works on these while we prepare more
         return futures
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self.lost is None:
+        if out and self.lost is None:
             self._transport.write(b"".join(out))
 
     async def subscribe(self, home: str) -> None:
