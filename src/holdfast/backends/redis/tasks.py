@@ -36,7 +36,9 @@ class TaskLink(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.listens = False
         self.lost: BackendError | None = None
-        self._connection = connection  # keeps redis-py from closing what we took over
+        # We take it over: redis-py, and the stream that it made, must not close it behind us.
+        self._stream = connection._writer
+        connection._reader = connection._writer = None
         self._where = where
         self._bells = bells
         self._on_lost = on_lost
@@ -46,7 +48,7 @@ class TaskLink(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._subscribed: asyncio.Future[Any] | None = None
-        self._transport: Any = connection._writer.transport
+        self._transport: Any = self._stream.transport
         self._transport.set_protocol(self)
 
     def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
@@ -220,7 +222,11 @@ class TaskTransport:
             async with asyncio.timeout(budget):
                 await connection.connect()
         except (redis.exceptions.RedisError, OSError) as error:
+            connection._close()
             raise self._address.failed(error) from error
+        except BaseException:
+            connection._close()
+            raise
         old, self._link = self._link, None
         if old is not None and old.lost is None:
             _quietly(old.abort, Unreachable("its event loop has ended"))
