@@ -56,11 +56,9 @@ class BlockingTransport:
             link = self._local.link
         except AttributeError:
             link = None
-        if link is None:
-            link = self._connect(budget)
         now = clock.now()
-        if now - link.used > IDLE:
-            link = self._checked(link, budget)
+        if link is None or now - link.used > IDLE:
+            link, budget = self._ready(link, now, budget)
         link.used = now
         try:
             return link.ask(command, budget)
@@ -70,28 +68,30 @@ class BlockingTransport:
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         """Several at once, in one write."""
-        answers = [self.send(b"".join(commands), budget)]
-        link = self._local.link
+        now = clock.now()
+        link, budget = self._ready(getattr(self._local, "link", None), now, budget)
+        link.used = now
         try:
-            while len(answers) < len(commands):
-                answers.append(link.more(budget))
+            return link.ask_all(commands, budget)
         except BaseException:
             self._drop(link)
             raise
-        return answers
 
-    def _connect(self, budget: float) -> Link:
+    def _ready(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
+        """This thread's connection, and what connecting left of the budget."""
+        if link is not None:
+            if link is self._ear or now - link.used <= IDLE or not link.is_stale():
+                return link, budget
+            self._drop(link)
         link = Link(self._address, budget)
+        try:
+            self._connected(link)
+        except BaseException:
+            link.close()  # an answer may still come
+            raise
         self._local.link = link
         self._links.add(link)
-        self._connected(link)
-        return link
-
-    def _checked(self, link: Link, budget: float) -> Link:
-        if link is not self._ear and link.is_stale():
-            self._drop(link)
-            return self._connect(budget)
-        return link
+        return link, max(now + budget - clock.now(), 0.001)
 
     def _drop(self, link: Link) -> None:
         """It may be in the middle of an answer."""

@@ -11,6 +11,7 @@ import inspect
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -22,6 +23,7 @@ from holdfast.backends.redis.conditions import ServerError, Unreachable, explain
 from holdfast.errors import BackendError, ConfigurationError
 
 READ_SIZE = 65536
+MOST_BYTES = 64 * 2**20  # of one answer: a server that never ends one must not fill our memory
 # What the handshake needs, or what would make redis-py do more than connect.
 _OURS: dict[str, Any] = {
     "protocol": 3,  # bells come as pushes, told apart from answers
@@ -138,10 +140,12 @@ class Link:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_where", "pushed", "reader", "sock", "used",
+        "__weakref__", "_connection", "_limit", "_where", "budget", "pushed", "reader", "sock",
+        "used",
     )  # fmt: skip
 
     def __init__(self, address: Address, budget: float) -> None:
+        began = clock.now()
         self._where = address.where
         self._connection = address.blocking(budget)
         try:
@@ -153,6 +157,7 @@ class Link:
         self.reader = new_reader()
         self.pushed: Any = None
         self.used = clock.now()
+        self.budget = max(began + budget - self.used, 0.001)  # what connecting left of it
         self._limit = -1.0
 
     def ask(self, command: bytes, budget: float) -> Any:
@@ -166,32 +171,54 @@ class Link:
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:
                 answer = self._rest(answer, clock.now() + budget)
+            if self.reader.has_data():
+                self._surplus()
             return answer
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def more(self, budget: float) -> Any:
-        """The next answer to what was sent before."""
+    def ask_all(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        """Several at once, in one write."""
+        until = clock.now() + budget
         try:
-            return self._rest(self.reader.gets(), clock.now() + budget)
+            self._set_limit(budget)
+            self.sock.sendall(b"".join(commands))
+            answers = [self._rest(self.reader.gets(), until) for _ in commands]
+            self._surplus()
+            return answers
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
     def _rest(self, answer: Any, until: float) -> Any:
+        """The next answer, of which ``answer`` is what was there so far."""
+        size = 0
         while True:
             if type(answer) is hiredis.PushNotification:
                 self._push(answer)
+                answer = self.reader.gets()
             elif answer is not False:
                 return answer
-            answer = self.reader.gets()
-            if answer is False:
-                if clock.now() >= until:
+            else:
+                rest = until - clock.now()
+                if rest <= 0:
                     raise TimeoutError
+                self._set_limit(rest)
                 data = self.sock.recv(READ_SIZE)
+                size += len(data)
                 if not data:
                     raise ConnectionResetError("it closed the connection")
+                if size > MOST_BYTES:
+                    raise hiredis.ProtocolError("an answer without end")
                 self.reader.feed(data)
                 answer = self.reader.gets()
+
+    def _surplus(self) -> None:
+        """What came together with an answer: a bell, which no poll will tell of any more. Another
+        answer is one too many: the next command would take it for its own."""
+        while (push := self.reader.gets()) is not False:
+            if type(push) is not hiredis.PushNotification:
+                raise hiredis.ProtocolError("an answer that nobody asked for")
+            self._push(push)
 
     def _push(self, push: Any) -> None:
         if self.pushed is not None:
@@ -206,8 +233,7 @@ class Link:
             if not data:
                 raise ConnectionResetError("it closed the connection")
             self.reader.feed(data)
-            while (push := self.reader.gets()) is not False:
-                self._push(push)
+            self._surplus()
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, 0.0) from error
 
@@ -234,10 +260,12 @@ class Link:
         return Unreachable(f"the connection to {self._where} is lost: {error}")
 
     def is_stale(self) -> bool:
-        """Did the server close it while we did not look? (A server may have an idle time-out.)"""
+        """Did the server close it while we did not look? (A server may have an idle time-out.) Or
+        say something that nobody asked for?"""
         try:
             self.sock.setblocking(False)
-            return not self.sock.recv(1, socket.MSG_PEEK)
+            self.sock.recv(1, socket.MSG_PEEK)
+            return True
         except (BlockingIOError, ssl.SSLError, ValueError):
             return False
         except OSError:

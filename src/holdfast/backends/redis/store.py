@@ -58,8 +58,8 @@ class RedisStore:
     def _check(self, link: Link) -> None:
         """Once per client: could this server throw locks away?"""
         if not self._checked:
+            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), link.budget))
             self._checked = True
-            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), CHECK_BUDGET))
 
     def _check_later(self, link: TaskLink) -> None:
         if not self._checked:
