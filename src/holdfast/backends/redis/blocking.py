@@ -8,7 +8,6 @@ wait ask for themselves.
 
 from __future__ import annotations
 
-import contextlib
 import select
 import threading
 import weakref
@@ -19,7 +18,7 @@ from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
-from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
 from holdfast.backends.redis.links import Address, Link
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
@@ -107,22 +106,28 @@ class BlockingTransport:
     async def listen(self, since: float) -> bool:
         self._listening = True
         if self._ear is None:
-            with contextlib.suppress(BackendError):  # the keeper goes on trying
+            try:
                 self._open_ear()
-            self._poke.poke()
+            except BackendError as error:
+                if not error.transient:  # we may not listen: say it
+                    self._listening = False
+                    raise
+            self._poke.poke()  # the keeper adopts it, or goes on trying
         return self._ear is None or self._ear_since > since
 
     def _open_ear(self) -> None:
-        with self._ear_mutex:
+        if not self._ear_mutex.acquire(timeout=EAR_BUDGET):
+            raise Unreachable(f"{self._address.where} does not answer who wants to listen")
+        try:
             if self._ear is not None:
                 return
             link = Link(self._address, EAR_BUDGET)
             heard: list[Any] = []
             link.pushed = heard.append
             try:
-                # Subscribing is answered by a push, PING by an answer.
+                # Subscribing is answered by a push, PING by an answer; a refusal comes first.
                 command = packed("SUBSCRIBE", channel_of(self._own_home)) + packed("PING")
-                refused = link.ask(command, EAR_BUDGET)
+                (refused,) = link.ask_all([command], link.budget, exact=False)
                 if isinstance(refused, ServerError):
                     raise explained(refused, self._address.where)
                 if not heard:
@@ -136,6 +141,8 @@ class BlockingTransport:
             self._links.add(link)
             self._ear_since = clock.now()
             self._ear, self.home = link, self._own_home
+        finally:
+            self._ear_mutex.release()
 
     def _pushed(self, push: Any) -> None:
         delivered(push, self.bells)

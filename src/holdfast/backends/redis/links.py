@@ -177,14 +177,15 @@ class Link:
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def ask_all(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        """Several at once, in one write."""
+    def ask_all(self, commands: Sequence[bytes], budget: float, exact: bool = True) -> list[Any]:
+        """Several at once, in one write. Not ``exact``: there may be more answers."""
         until = clock.now() + budget
         try:
             self._set_limit(budget)
             self.sock.sendall(b"".join(commands))
             answers = [self._rest(self.reader.gets(), until) for _ in commands]
-            self._surplus()
+            if exact:
+                self._surplus()
             return answers
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -19,7 +19,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import Unreachable, explained
-from holdfast.backends.redis.links import Address, new_reader
+from holdfast.backends.redis.links import MOST_BYTES, Address, new_reader
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -45,11 +45,24 @@ class TaskLink(asyncio.Protocol):
         self._reader = new_reader()
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._out: list[bytes] = []
+        self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._subscribed: asyncio.Future[Any] | None = None
         self._transport: Any = self._stream.transport
         self._transport.set_protocol(self)
+        self._end_of_loop = self._until_the_loop_ends()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        """A loop closes its asynchronous generators before it ends: the only news of its end."""
+        try:
+            yield
+        finally:
+            self.abort(Unreachable("its event loop has ended"))
+
+    async def live(self) -> None:
+        """End with the loop, which else would leave the socket open."""
+        await anext(self._end_of_loop)
 
     def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
         """Send, at once if nobody else does just now, else together with them."""
@@ -99,9 +112,13 @@ class TaskLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._unread += len(data)
         try:
+            if self._unread > MOST_BYTES:
+                raise hiredis.ProtocolError("an answer without end")
             reader.feed(data)
             while (answer := reader.gets()) is not False:
+                self._unread = 0
                 if type(answer) is hiredis.PushNotification:
                     self._pushed(answer)
                 elif self._asked:
@@ -190,12 +207,13 @@ class TaskTransport:
         return link.ask(command, 1, budget)[0]
 
     async def _send_when_ready(self, command: bytes, budget: float) -> Any:
-        link = await self._ready(budget)
-        return await link.ask(command, 1, budget)[0]
+        return (await self.calls([command], budget))[0]
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
-        futures = link.ask(b"".join(commands), len(commands), budget)
+        rest = max(until - link.loop.time(), 0.001)
+        futures = link.ask(b"".join(commands), len(commands), rest)
         return [await future for future in futures]
 
     async def _ready(self, budget: float) -> TaskLink:
@@ -232,6 +250,7 @@ class TaskTransport:
             _quietly(old.abort, Unreachable("its event loop has ended"))
         link = TaskLink(connection, self._address.where, self.bells, self._deaf)
         self._link = link
+        await link.live()
         if self._listening:
             await link.subscribe(self._own_home)
             self.home = self._own_home
@@ -247,7 +266,10 @@ class TaskTransport:
             await link.subscribe(self._own_home)
             self.home = self._own_home
             return missed
-        except BackendError:
+        except BackendError as error:
+            if not error.transient:  # we may not listen: say it, and do not try it again and again
+                self._listening = False
+                raise
             return True
 
     def _deaf(self) -> None:
