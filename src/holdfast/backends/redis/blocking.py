@@ -190,6 +190,11 @@ class BlockingTransport:
 
     # ---- the end -----------------------------------------------------------------------------
 
+    def distrust(self) -> None:
+        link = getattr(self._local, "link", None)
+        if link is not None:
+            self._drop(link)
+
     def close(self) -> None:
         """Close what is open, of whichever thread: who goes on connects again."""
         self._listening = False

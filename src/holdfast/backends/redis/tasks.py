@@ -278,6 +278,10 @@ class TaskTransport:
     async def hear(self, timeout: float | None) -> None:
         raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
 
+    def distrust(self) -> None:
+        if self._link is not None:
+            self._link.abort(Unreachable(f"{self._address.where} answered what makes no sense"))
+
     def close(self) -> None:
         """Close what is open. The loop may be gone already."""
         self._listening = False

@@ -21,11 +21,29 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+local function foreign()
+  error('FOREIGN data where holdfast keeps a lock')
+end
+
+-- Do it, unless data of somebody else is in the way: then nothing. One name must not be in the way
+-- of all others in a batch.
+local function unless_foreign(work, ...)
+  local done, answer = pcall(work, ...)
+  if done then
+    return answer
+  end
+  local said = type(answer) == 'table' and answer.err or tostring(answer)
+  if not (string.find(said, 'WRONGTYPE', 1, true) or string.find(said, 'FOREIGN', 1, true)) then
+    error(answer)
+  end
+  return nil
+end
+
 local function row(id, text)
   local first, ends, since, lease, take, slots, home, who =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   if not first then
-    error('FOREIGN data where holdfast keeps a lock')
+    foreign()
   end
   return {
     id = id, first = tonumber(first), ends = tonumber(ends), since = since, lease = tonumber(lease),
@@ -46,7 +64,7 @@ local function open(holds, queue, places, now, bury)
   local raw = redis.call('HGETALL', holds)
   for i = 1, #raw, 2 do
     if raw[i] == '.f' then
-      book.last = tonumber(raw[i + 1])
+      book.last = tonumber(string.match(raw[i + 1], '^%d+$')) or foreign()
     else
       local hold = row(raw[i], raw[i + 1])
       if hold.ends > now then
