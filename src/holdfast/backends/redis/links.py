@@ -74,7 +74,7 @@ class Address:
             known -= {"lib_name", "lib_version"}
         try:
             return kind(**{key: value for key, value in wanted.items() if key in known})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, redis.exceptions.RedisError) as error:
             raise ConfigurationError(f"{self.where}: {error}") from None
 
     def check(self) -> None:
@@ -88,20 +88,25 @@ class Address:
         """Why there is no connection."""
         where = self.where
         said = str(error) or type(error).__name__
-        word = said.split(" ", 1)[0]
+        secured = self._blocking is redis.SSLConnection
         if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-            return Unreachable(f"{where} did not answer in time while connecting")
+            hint = " (does it speak TLS there?)" if secured else ""
+            return Unreachable(f"{where} did not answer in time while connecting{hint}")
         if isinstance(error, ssl.SSLError) or "SSL" in said or "certificate" in said:
             return Unreachable(f"{where}: TLS failed: {said}", transient=False)
-        if isinstance(error, redis.exceptions.AuthenticationError) or word in ("NOPERM", "NOAUTH"):
-            known = word in ("WRONGPASS", "NOPERM", "NOAUTH")
-            return explained(ServerError(said if known else f"WRONGPASS {said}"), where)
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return explained(ServerError(f"NOPERM {said}"), where)
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            # redis-py has cut off the server's word.
+            knows = any(self._said.get(key) for key in ("password", "credential_provider"))
+            return explained(ServerError(f"{'WRONGPASS' if knows else 'NOAUTH'} {said}"), where)
         if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.BusyLoadingError):
             code = "LOADING " if isinstance(error, redis.exceptions.BusyLoadingError) else ""
             return explained(ServerError(code + said), where)
         if "max number of clients" in said:
             return explained(ServerError(said), where)
-        return Unreachable(f"{where} is out of reach: {said}")
+        hint = "" if secured or "reset" not in said else " (if it speaks TLS: rediss://)"
+        return Unreachable(f"{where} is out of reach: {said}{hint}")
 
 
 def _blocking_kind(kind: type) -> type:
