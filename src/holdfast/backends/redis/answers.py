@@ -39,7 +39,15 @@ def refreshed(three: Sequence[Any], lease: float) -> Granted | Busy | Gone:
     kind, first, second = three
     if kind == 1:
         return granted(first, second, lease)
-    return busy(first, second) if kind == 0 else GONE
+    if kind == 0:
+        return busy(first, second)
+    return gone(kind)
+
+
+def gone(kind: Any) -> Gone:
+    if kind != 3:
+        raise ValueError
+    return GONE
 
 
 def seen(name: str, now: Any, holds: Any, places: Any) -> Snapshot:

@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 from holdfast.backends.bells import Bells
 from holdfast.backends.redis import scripts, simple
 from holdfast.backends.redis.answers import (
-    GONE,
     NONSENSE,
     busy,
+    gone,
     granted,
     refreshed,
     renewed,
@@ -178,6 +178,8 @@ class RedisBackend:
         if type(reply) is ServerError:
             reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, name)
         try:
+            if type(reply) is not list:
+                raise TypeError
             if reply[0] == 1:
                 return granted(reply[1], reply[2], lease)
             if reply[0] == 0:
@@ -254,8 +256,9 @@ class RedisBackend:
             rest = await self._call(packed("PTTL", simple.key_of(claim.name)), budget)
             if isinstance(rest, ServerError):
                 raise explained(rest, self._where)
-            with self._sense(rest):
-                return simple.snapshot(claim.name, rest)
+            if type(rest) is not int:
+                raise self._senseless(rest)
+            return simple.snapshot(claim.name, rest)
         said = keys_of(claim.name)[1] + bulk(claim.id.encode()) + bulk(b"%d" % MOST_SHOWN)
         reply = await self._run(scripts.LEAVE, said, 6, budget, claim.name)
         return self._snapshot(claim.name, reply)
@@ -266,7 +269,7 @@ class RedisBackend:
         said += b"".join(bulk(word.encode()) for word in words)
         reply = await self._run(scripts.TRANSFER, said, 6, budget, claim.name)
         with self._sense(reply):
-            return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else GONE
+            return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._transport.bells.watch(claim.id, wake)
@@ -327,6 +330,8 @@ class RedisBackend:
     def _sense(self, reply: Any) -> Iterator[None]:
         """Take an answer apart, which may be of another shape if it is not Redis's."""
         try:
+            if type(reply) is not list:
+                raise TypeError
             yield
         except NONSENSE:
             raise self._senseless(reply) from None
