@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hiredis
+
 from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
@@ -122,22 +124,17 @@ class BlockingTransport:
             if self._ear is not None:
                 return
             link = Link(self._address, EAR_BUDGET)
-            heard: list[Any] = []
-            link.pushed = heard.append
             try:
-                # Subscribing is answered by a push, PING by an answer; a refusal comes first.
-                command = packed("SUBSCRIBE", channel_of(self._own_home)) + packed("PING")
-                (refused,) = link.ask_all([command], link.budget, exact=False)
-                if isinstance(refused, ServerError):
-                    raise explained(refused, self._address.where)
-                if not heard:
+                command = packed("SUBSCRIBE", channel_of(self._own_home))
+                answer = link.subscribe(command, link.budget)
+                if isinstance(answer, ServerError):
+                    raise explained(answer, self._address.where)
+                if type(answer) is not hiredis.PushNotification:
                     raise BackendError(f"{self._address.where} does not let us subscribe")
             except BaseException:
                 link.close()
                 raise
             link.pushed = self._pushed
-            for push in heard[1:]:
-                self._pushed(push)
             self._links.add(link)
             self._ear_since = clock.now()
             self._ear, self.home = link, self._own_home

@@ -182,24 +182,32 @@ class Link:
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def ask_all(self, commands: Sequence[bytes], budget: float, exact: bool = True) -> list[Any]:
-        """Several at once, in one write. Not ``exact``: there may be more answers."""
+    def ask_all(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        """Several at once, in one write."""
         until = clock.now() + budget
         try:
             self._set_limit(budget)
             self.sock.sendall(b"".join(commands))
             answers = [self._rest(self.reader.gets(), until) for _ in commands]
-            if exact:
-                self._surplus()
+            self._surplus()
             return answers
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def _rest(self, answer: Any, until: float) -> Any:
-        """The next answer, of which ``answer`` is what was there so far."""
+    def subscribe(self, command: bytes, budget: float) -> Any:
+        """The push that answers it, or the error."""
+        try:
+            self._set_limit(budget)
+            self.sock.sendall(command)
+            return self._rest(self.reader.gets(), clock.now() + budget, any_push=True)
+        except (OSError, hiredis.HiredisError) as error:
+            raise self._explained(error, budget) from error
+
+    def _rest(self, answer: Any, until: float, *, any_push: bool = False) -> Any:
+        """The next answer, of which ``answer`` is what was there so far; or the next push."""
         size = 0
         while True:
-            if type(answer) is hiredis.PushNotification:
+            if type(answer) is hiredis.PushNotification and not any_push:
                 self._push(answer)
                 answer = self.reader.gets()
             elif answer is not False:

@@ -91,24 +91,11 @@ class TaskLink(asyncio.Protocol):
     async def subscribe(self, home: str) -> None:
         """Bells for ``home`` come here from now on."""
         if self._subscribed is None:
-            self._subscribed = self.loop.create_future()
+            (self._subscribed,) = self.ask(packed("SUBSCRIBE", channel_of(home)), 1, EAR_BUDGET)
             self._subscribed.add_done_callback(_seen)
-            # Subscribing is answered by a push; PING bounds how long we wait for it.
-            (pong,) = self.ask(
-                packed("SUBSCRIBE", channel_of(home)) + packed("PING"), 1, EAR_BUDGET
-            )
-            pong.add_done_callback(self._refused)
-        await asyncio.shield(self._subscribed)
-
-    def _refused(self, pong: asyncio.Future[Any]) -> None:
-        """PING is answered: if the push did not come before, it does not come. What the refusal of
-        SUBSCRIBE said is then taken for PING's answer, and PING's own is dropped."""
-        if self._subscribed is None or self._subscribed.done():
-            return
-        said: Any = pong.exception() or pong.result()
-        error = said if isinstance(said, BackendError) else explained(said, self._where)
-        self._subscribed.set_exception(error)
-        self.abort(error)  # one answer is too many now
+        refused = await asyncio.shield(self._subscribed)
+        if refused is not None:
+            raise explained(refused, self._where)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -131,10 +118,12 @@ class TaskLink(asyncio.Protocol):
             self.abort(Unreachable(f"{self._where} does not speak Redis's protocol: {error}"))
 
     def _pushed(self, push: Any) -> None:
-        if push[0] == b"subscribe":
+        if push[:1] == [b"subscribe"] and self._asked and self._asked[0][0] is self._subscribed:
+            # It stands for the answer, which comes only if we are refused.
             self.listens = True
-            if self._subscribed is not None and not self._subscribed.done():
-                self._subscribed.set_result(None)
+            future = self._asked.popleft()[0]
+            if not future.done():
+                future.set_result(None)
         else:
             delivered(push, self._bells)
 
@@ -155,8 +144,6 @@ class TaskLink(asyncio.Protocol):
             future = self._asked.popleft()[0]
             if not future.done():
                 future.set_exception(error)
-        if self._subscribed is not None and not self._subscribed.done():
-            self._subscribed.set_exception(error)
         self._on_lost()
         if self.listens:
             self._bells.ring_all()  # a bell may have been lost with it
@@ -286,7 +273,10 @@ class TaskTransport:
         """Close what is open. The loop may be gone already."""
         self._listening = False
         link, self._link = self._link, None
+        making, self._connecting = self._connecting, None
         self.home = "."
+        if making is not None and not making.done():
+            _quietly(making.cancel)
         if link is not None:
             _quietly(link.abort, Unreachable("this client was closed"))
 
@@ -306,7 +296,7 @@ def _seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _quietly(action: Callable[..., None], *said: Any) -> None:
+def _quietly(action: Callable[..., object], *said: Any) -> None:
     try:
         action(*said)
     except RuntimeError:

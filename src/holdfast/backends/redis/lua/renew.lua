@@ -11,7 +11,7 @@ for i, key in ipairs(KEYS) do
   local said = redis.pcall('HGET', key, id)
   if type(said) == 'table' then
     if not string.find(said.err, 'WRONGTYPE', 1, true) then
-      return said
+      redis.call('HGET', key, id) -- raises it again, and tells this line
     end
     said = '' -- somebody put other data there: this one is lost, its neighbours are not
   end
