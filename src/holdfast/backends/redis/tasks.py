@@ -216,10 +216,8 @@ class TaskTransport:
         try:
             async with asyncio.timeout(budget):
                 return await asyncio.shield(making)
-        except TimeoutError:
-            raise Unreachable(
-                f"{self._address.where} did not answer in time while connecting"
-            ) from None
+        except TimeoutError as error:
+            raise self._address.failed(error) from None
 
     async def _connect(self, budget: float) -> TaskLink:
         connection = self._address.tasks(budget)
@@ -241,6 +239,8 @@ class TaskTransport:
         if self._listening:
             await link.subscribe(self._own_home)
             self.home = self._own_home
+            # Who asked meanwhile said that nobody hears it: it asks again.
+            self.bells.ring_all()
         self._connected(link)
         return link
 
