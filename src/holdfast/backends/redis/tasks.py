@@ -15,6 +15,7 @@ from typing import Any
 import hiredis
 import redis
 
+from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
@@ -180,6 +181,7 @@ class TaskTransport:
         self._address = address
         self._own_home = home
         self.home = "."
+        self._heard_since = NEVER
         self._connected = connected
         self._link: TaskLink | None = None
         self._connecting: asyncio.Task[TaskLink] | None = None
@@ -238,26 +240,29 @@ class TaskTransport:
         await link.live()
         if self._listening:
             await link.subscribe(self._own_home)
-            self.home = self._own_home
+            self._heard()
             # Who asked meanwhile said that nobody hears it: it asks again.
             self.bells.ring_all()
         self._connected(link)
         return link
 
     async def listen(self, since: float) -> bool:
-        """Whether a bell may have been missed: the claim said where we are heard if we were."""
+        """Whether a claim that was sent ``since`` could not say yet where we are heard."""
         self._listening = True
         try:
             link = await self._ready(EAR_BUDGET)
-            missed = not link.listens
             await link.subscribe(self._own_home)
-            self.home = self._own_home
-            return missed
+            self._heard()
+            return self._heard_since > since
         except BackendError as error:
             if not error.transient:  # we may not listen: say it, and do not try it again and again
                 self._listening = False
                 raise
             return True
+
+    def _heard(self) -> None:
+        if self.home == ".":
+            self.home, self._heard_since = self._own_home, clock.now()
 
     def _deaf(self) -> None:
         self.home = "."
