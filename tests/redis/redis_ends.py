@@ -1,6 +1,6 @@
 """Both faces behind one way to call them, and a server that says what it is told to say.
 
-`Threads` and `Tasks` take the same functions: ``agent.do(lambda client: client.lock("a").acquire())``
+`Threads` and `Tasks` take the same functions: ``agent.do(lambda client: client.inspect("a"))``
 blocks until it is done, in this thread or in a task of a loop that runs in a thread of its own.
 """
 

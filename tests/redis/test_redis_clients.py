@@ -178,7 +178,8 @@ def test_a_wrong_url_is_refused_without_telling_its_password(
     with pytest.raises(ConfigurationError) as caught:
         agent(url.replace("{}", SECRET))
     error = caught.value
-    shown = f"{error} {error!r} {error.__cause__!r} {'' if error.__suppress_context__ else error.__context__!r}"
+    context = "" if error.__suppress_context__ else repr(error.__context__)
+    shown = f"{error} {error!r} {error.__cause__!r} {context}"
     assert said in str(error)
     assert SECRET not in shown and SECRET[:9] not in shown
 
@@ -324,8 +325,8 @@ def test_all_tasks_share_one_connection_and_the_keeper_has_one(counted: Any, nam
             waits = [
                 asyncio.create_task(client.lock(name).acquire(timeout=PATIENCE)) for _ in range(20)
             ]
-            while client.statistics().waiting < 20 or not client.statistics().renewals:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(until, lambda: client.statistics().waiting == 20)
+            await asyncio.to_thread(until, lambda: client.statistics().renewals)
             assert len(connections(counted)) == 2
             await hold.release()
             for each in waits:

@@ -86,7 +86,7 @@ def test_the_keepers_scripts_are_told_again_too(agent: Make, mood: Any, name: st
     other.do(lambda client: later.release())
 
 
-# ---- what passes by itself ------------------------------------------------------------------------
+# ---- what passes by itself ----------------------------------------------------------------------
 
 
 def condition(server: Any, which: str) -> Callable[[], None]:
@@ -103,11 +103,11 @@ def condition(server: Any, which: str) -> Callable[[], None]:
         put("maxmemory", "1")
         return lambda: put("maxmemory", "0")
     if which == "MISCONF":
-        put("dir", "/proc", "stop-writes-on-bgsave-error", "yes", "save", "3600 1")
-        server.call("SET", "dirty", "1")
+        home = str(server.folder)
+        put("dir", "/proc", "save", "3600 1")
         server.call("BGSAVE")
         until(lambda: server.call("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
-        home = str(server.folder)
+        put("stop-writes-on-bgsave-error", "yes")
         return lambda: put("stop-writes-on-bgsave-error", "no", "save", "", "dir", home)
     assert which == "MAXCLIENTS"
     # The one connection that is left is the test's own.
@@ -150,7 +150,7 @@ def test_a_condition_shorter_than_a_lease_does_not_end_a_hold_nor_a_wait(
     agent: Make, mood: Any, name: str, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast")
-    mine, other = agent(mood.url, lease=1.5), agent(mood.url, lease=1.5)
+    mine, other = agent(mood.url, lease=0.9), agent(mood.url, lease=0.9)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
@@ -185,7 +185,7 @@ def test_a_slow_script_of_somebody_else_is_told_and_passes(
     thread.start()
     time.sleep(0.05)
     try:
-        with pytest.raises(BackendError, match="BUSY.*SCRIPT KILL") as caught:
+        with pytest.raises(BackendError, match=r"BUSY.*SCRIPT KILL") as caught:
             mine.do(lambda client: try_once(client, name))
         assert caught.value.transient
         waits = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
@@ -232,7 +232,7 @@ def test_a_server_that_is_loading_is_waited_for(agent: Make, new_redis: New, nam
     mine.do(lambda client: hold.release())
 
 
-# ---- eviction, flushing, deleting -------------------------------------------------------------------
+# ---- eviction, flushing, deleting ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -261,7 +261,7 @@ def test_a_server_that_does_not_evict_is_not_warned_of(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("how", ["FLUSHALL", "DEL", "HDEL", "EXPIRE"])
+@pytest.mark.parametrize("how", ["FLUSHALL", "HDEL", "EXPIRE"])
 def test_a_hold_that_the_server_forgot_is_told_lost_and_not_made_again(
     agent: Make, mood: Any, name: str, how: str
 ) -> None:
@@ -276,11 +276,11 @@ def test_a_hold_that_the_server_forgot_is_told_lost_and_not_made_again(
         elif how == "EXPIRE":
             assert mood.call("PEXPIRE", key, 1) == 1
         else:
-            mood.call(*([how] if how == "FLUSHALL" else [how, key]))
+            mood.call(how)
         assert told.wait(PATIENCE)
     assert time_of.seconds < 0.3 + 0.5, "a third of the lease and some slack"
     assert hold.lost and not hold.is_held
-    time.sleep(0.4)  # another renewal would be due
+    time.sleep(0.35)  # another renewal would be due
     assert mood.call("KEYS", "hf:*") in ([], [key.encode()] if how == "HDEL" else [])
     assert mine.do(lambda client: client.names()) == []
     with pytest.raises(HoldLost):
@@ -387,7 +387,7 @@ def test_tls_with_an_unknown_authority_is_refused_and_said(
     agent: Make, secured: Any, name: str
 ) -> None:
     mine = agent(secured.url)
-    with took() as time_of, pytest.raises(BackendError, match="TLS failed.*certificate") as caught:
+    with took() as time_of, pytest.raises(BackendError, match=r"TLS failed.*certificate") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=10))
     assert not caught.value.transient and time_of.seconds < 3
 
@@ -405,7 +405,7 @@ def test_a_tls_client_of_a_plain_server_is_told(agent: Make, redis_server: Any, 
     assert time_of.seconds < 0.2 + 1.0
 
 
-# ---- connections that the server ends ---------------------------------------------------------------
+# ---- connections that the server ends -----------------------------------------------------------
 
 
 def test_a_server_that_closes_idle_connections_is_no_trouble(
@@ -434,10 +434,12 @@ def test_a_waiter_whose_connections_are_killed_is_still_served(
     for kind in ("normal", "pubsub") if what == "both" else (what.split()[1].lower(),):
         killed += mood.call("CLIENT", "KILL", "TYPE", kind)
     assert killed
+    time.sleep(0.3)  # the first thing that it does is to listen again
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < 2.0 and later.fence > hold.fence
+    assert time_of.seconds < 1.0, "not by the bell"
+    assert later.fence > hold.fence
     # And the next wait has an ear again.
     again = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: mine.client.statistics().waiting)

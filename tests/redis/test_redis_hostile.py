@@ -1,4 +1,5 @@
-"""Data that is not ours under our keys, and servers that are not Redis: said, never overwritten or believed."""
+"""Data that is not ours under our keys, and servers that are not Redis: said, never overwritten,
+never believed."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def test_one_key_that_was_overwritten_does_not_cost_its_neighbours_their_renewal
     agent: Make, redis_server: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast")
-    mine, other = agent(redis_server.url, lease=0.9), agent(redis_server.url, lease=0.9)
+    mine, other = agent(redis_server.url, lease=0.6), agent(redis_server.url, lease=0.6)
     holds = [mine.do(lambda c, i=i: c.lock(f"{name}-{i}").acquire()) for i in range(5)]
     waits = [
         other.later(lambda c, i=i: c.lock(f"{name}-{i}").acquire(timeout=PATIENCE))
@@ -80,7 +81,7 @@ def test_one_key_that_was_overwritten_does_not_cost_its_neighbours_their_renewal
     until(lambda: holds[2].lost)
     with pytest.raises(BackendError, match="did not write"):
         waits[1].result(PATIENCE)
-    time.sleep(1.0)  # a whole lease without renewal would end the others
+    time.sleep(0.65)  # a whole lease without renewal would end the others
     assert [hold.is_held for hold in holds] == [True, True, False, True, True]
     assert mine.client.statistics().renew_errors == 0 and not waits[0].done()
     assert set(mine.do(lambda client: client.names(name))) == {f"{name}-{i}" for i in (0, 1, 3, 4)}
@@ -108,7 +109,7 @@ def test_keys_that_look_like_ours_but_are_not_do_not_break_names(
     redis_server.call("DEL", *keys)
 
 
-# ---- servers that are not Redis ---------------------------------------------------------------------
+# ---- servers that are not Redis -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -155,16 +156,14 @@ def test_an_answer_that_makes_no_sense_is_an_error_and_ends_the_connection(
 ) -> None:
     server = fake(NONSENSE[what])
     mine = agent(server.url, lease=1.2)
-    with took() as time_of, pytest.raises(BackendError, match="no sense|protocol"):
+    with took() as time_of, pytest.raises(BackendError, match=r"no sense|protocol"):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
     assert time_of.seconds < 0.2 + 1.0, "a hang"
     until(lambda: server.closed == server.accepted)
     assert mine.client.statistics().held == 0
 
 
-@pytest.mark.parametrize(
-    "answer", [b"+OK\r\n", b"*0\r\n", b"_\r\n", b"$1\r\nx\r\n", b"*1\r\n*0\r\n"]
-)
+@pytest.mark.parametrize("answer", [b"*0\r\n", b"$1\r\nx\r\n", b"*1\r\n*0\r\n"])
 @pytest.mark.parametrize("verb", ["release", "renew", "inspect", "names", "break_hold", "detach"])
 def test_no_verb_believes_nonsense(
     agent: Make, fake: Callable[..., FakeServer], verb: str, answer: bytes

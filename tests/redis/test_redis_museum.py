@@ -147,7 +147,7 @@ def test_redis_py_the_driver_does_not_ask_ten_times(
     network.accept()
 
 
-# ---- python-redis-lock ------------------------------------------------------------------------
+# ---- python-redis-lock --------------------------------------------------------------------------
 
 
 def test_python_redis_lock_half_a_second_is_not_for_ever(
@@ -196,7 +196,7 @@ def test_python_redis_lock_the_renewal_thread_survives_errors(
 def test_python_redis_lock_a_crashed_holder_is_noticed_on_time(
     agent: Make, redis_server: Any, network: Any, far: str, name: str
 ) -> None:
-    lease = 1.0
+    lease = 0.7
     crashed, other = agent(far, lease=lease), agent(redis_server.url)
     crashed.do(lambda client: client.lock(name).acquire())
     network.black_hole()
@@ -206,14 +206,14 @@ def test_python_redis_lock_a_crashed_holder_is_noticed_on_time(
     network.heal()
 
 
-# ---- sherlock, celery-once, coredis ------------------------------------------------------------
+# ---- sherlock, celery-once, coredis -------------------------------------------------------------
 
 
 def test_sherlock_no_lease_still_excludes(agent: Make, redis_server: Any, name: str) -> None:
     mine, other = agent(redis_server.url), agent(redis_server.url)
     hold = mine.do(lambda client: client.lock(name, lease=None).acquire())
     assert other.do(lambda client: client.lock(name, lease=None).try_acquire()) is None
-    assert 0 < redis_server.call("PTTL", key_of(f"default:{name}")), "it would stay for ever"
+    assert redis_server.call("PTTL", key_of(f"default:{name}")) > 0, "it would stay for ever"
     mine.do(lambda client: hold.release())
 
 
@@ -233,7 +233,7 @@ def test_celery_once_a_stale_release_does_not_delete_anothers_lock(
     assert rows(redis_server, name) == before
 
 
-# ---- Redisson ---------------------------------------------------------------------------------
+# ---- Redisson -----------------------------------------------------------------------------------
 
 
 def test_redisson_a_dead_waiter_does_not_cost_the_living_minutes(
@@ -264,13 +264,13 @@ def test_redisson_renewal_does_not_outlive_unlock(
 ) -> None:
     """#7272. Also not the renewal that is under way."""
     mine = agent(far, lease=0.9)
-    for turn in range(4):
+    for turn in range(2):
         hold = mine.do(lambda client: client.lock(name).acquire())
-        time.sleep(0.29 + turn * 0.01)  # the renewal is due just now
+        time.sleep(0.295 + turn * 0.01)  # the renewal is due just now
         mine.do(lambda client: hold.release())  # noqa: B023
         assert not rows(redis_server, name)
     ttl = redis_server.call("PTTL", key_of(f"default:{name}"))
-    time.sleep(0.5)
+    time.sleep(0.35)
     assert redis_server.call("PTTL", key_of(f"default:{name}")) < ttl, "something still renews it"
     assert not rows(redis_server, name)
 
@@ -279,10 +279,10 @@ def test_redisson_renewal_does_not_stop_for_ever_after_one_error(
     agent: Make, network: Any, far: str, name: str
 ) -> None:
     """#2515."""
-    mine = agent(far, lease=1.2)
+    mine = agent(far, lease=0.9)
     hold = mine.do(lambda client: client.lock(name).acquire())
     network.reset()
-    until(lambda: mine.client.statistics().renewals >= 3)
+    until(lambda: mine.client.statistics().renewals >= 2)
     assert hold.is_held
     mine.do(lambda client: hold.release())
 

@@ -19,9 +19,9 @@ Make = Callable[..., Agent]
 NAMES = st.text(min_size=1).filter(lambda text: "\0" not in text and _is_text(text))
 ODD = st.text(alphabet="{}%*?[]^-\\/:. \r\naAé", min_size=1, max_size=8)
 KINDS = [
-    "}", "{", "{}", "}{", "a}b", "{a}", "a:q", "a:w", "a}:q", "*", "?", "[a]", "a*", "..", "/", "a/../b",
-    "\r\n", "\n", " ", "%", "%25", "%7D", "A", "a", "\u00e9", "e\u0301", "\U0001f512", "-", "a-b", "^", "\\",
-    "\u2028", ".f", ".n", "x" * 1000, "default:a", "a b", "\x7f", "\x01",
+    "}", "{", "{}", "}{", "a}b", "{a}", "a:q", "a:w", "a}:q", "*", "?", "[a]", "a*", "..", "/",
+    "a/../b", "\r\n", "\n", " ", "%", "%25", "%7D", "A", "a", "\u00e9", "e\u0301", "\U0001f512",
+    "-", "a-b", "^", "\\", "\u2028", ".f", ".n", "x" * 1000, "default:a", "a b", "\x7f", "\x01",
 ]  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def everything(mine: Agent, other: Agent, name: str) -> None:
     until(lambda: waits.done() or other.client.statistics().waiting)
     mine.do(lambda client: hold.renew())
     assert mine.do(lambda client: client.names(name)) == [name]
-    time.sleep(0.35)  # the keepers renew and refresh
+    time.sleep(0.32)  # the keepers renew and refresh
     mine.do(lambda client: hold.release())
     later = waits.result(PATIENCE)
     assert later.fence > hold.fence
@@ -93,7 +93,11 @@ def test_the_least_rights_suffice(agent: Make, user: Any, strict: Any, name: str
     assert all("info" in entry for entry in refused), "INFO is for a warning only"
 
 
-@pytest.mark.parametrize("right", RIGHTS)
+@pytest.mark.parametrize(
+    "right, colour",
+    [(right, "blocking") for right in RIGHTS]
+    + [(right, "asyncio") for right in ("+evalsha", "+eval", "+subscribe", "+publish", "+hget")],
+)
 def test_a_right_that_is_missing_is_named(
     agent: Make, user: Any, strict: Any, name: str, right: str, caplog: Any
 ) -> None:
