@@ -129,6 +129,9 @@ class DirectTransport:
 
     def poke(self) -> None: ...
 
+    def distrust(self) -> None:
+        raise AssertionError("the small Redis answered nonsense")
+
     def close(self) -> None: ...
 
 

@@ -42,8 +42,11 @@ def open_store(url: object) -> Store:
         return _open_client(url)
     try:
         scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise ConfigurationError(f"{without_password(url)!r} is not a URL: {error}") from None
+    except ValueError:
+        scheme = None
+    if scheme is None:  # not in the handler above: what was caught may quote a password
+        known = re.match(r"[a-z]*(://)?", url)
+        raise ConfigurationError(f"'{known[0] if known else ''}…' is not a URL that can be read")
     if scheme not in _OPENERS:
         near = difflib.get_close_matches(scheme, _OPENERS, 1) if scheme else []
         hint = f": did you mean {near[0]}://?" if near else ""
@@ -52,11 +55,6 @@ def open_store(url: object) -> Store:
             f"{', '.join(f'{known}://' for known in _OPENERS)})"
         )
     return _OPENERS[scheme](url)
-
-
-def without_password(url: str) -> str:
-    """For messages: what stands before the last @ of the address is nobody's business."""
-    return re.sub(r"//[^/]*@", "//…@", url)
 
 
 def _open_memory(url: str) -> Store:

@@ -109,6 +109,12 @@ async def _wait(
                 continue
             _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
+                if _goes_back(waiting, answer):
+                    raise BackendError(
+                        f"the store granted {shown(claim.name)} under fence {answer.fence} after "
+                        f"it had told of {waiting.last[1]}: did it lose its data and its clock?",
+                        transient=False,
+                    )
                 return (sent, now, answer, False)
             if isinstance(answer, Differs):
                 raise _differs(claim, answer)
@@ -161,9 +167,16 @@ def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) 
         if grant.fence <= last_fence:
             return None  # older than an answer that said "still waiting": a late bell
         sent = last_sent
+    if _goes_back(waiting, grant):
+        return None  # a refresh cannot say that: ask
     if now >= sent + grant.lease * BELIEF:
         return None  # we were paused: ask, do not believe
     return (sent, now, grant, by_bell)
+
+
+def _goes_back(waiting: Waiting, grant: Granted) -> bool:
+    """A fence that is not above the last one that we were told of. (0: a store without fences.)"""
+    return 0 < grant.fence <= waiting.last[1]
 
 
 async def leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:

@@ -7,14 +7,24 @@ costs the joining of a few byte strings.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from holdfast.backends.bells import Bells
 from holdfast.backends.redis import scripts, simple
+from holdfast.backends.redis.answers import (
+    NONSENSE,
+    busy,
+    gone,
+    granted,
+    refreshed,
+    renewed,
+    seen,
+)
 from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.core.ports import Wake
@@ -27,10 +37,7 @@ from holdfast.model import (
     Differs,
     Gone,
     Granted,
-    Holder,
     Snapshot,
-    Waiter,
-    Who,
 )
 
 CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: simple.CAPABILITIES})
@@ -63,6 +70,9 @@ class Transport(Protocol):
 
     def poke(self) -> None: ...
 
+    def distrust(self) -> None:
+        """Close the connection that answered last: it is out of step, or it is not Redis."""
+
     def close(self) -> None: ...
 
 
@@ -71,9 +81,12 @@ def key_of(name: str) -> str:
     return f"hf:{{{name if _is_safe(name) else quote(name, safe=_SAFE)}}}"
 
 
-def name_of(key: str) -> str:
-    """Whose key that is, of whichever of its three kinds."""
-    return unquote(key[4 : key.rindex("}")])
+def name_of(key: bytes) -> str:
+    """Whose key that is, of whichever of its three kinds; '' if it is none of ours."""
+    tag, brace, kind = key[4:].decode(errors="replace").partition("}")
+    name = unquote(tag, errors="replace")
+    ours = brace and kind in ("", ":q", ":w") and key_of(name).encode() == key[: 4 + len(tag) + 1]
+    return name if ours else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -114,11 +127,13 @@ class RedisBackend:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    async def _run(self, script: Script, said: bytes, words: int, budget: float) -> Any:
+    async def _run(
+        self, script: Script, said: bytes, words: int, budget: float, name: str = ""
+    ) -> Any:
         """Call a script; ``said`` is the number of keys, the keys and the words, packed."""
         reply = await self._call(script.head(words) + said, budget)
         if isinstance(reply, ServerError):
-            return await self._again(reply, script, said, words, budget)
+            return await self._again(reply, script, said, words, budget, name)
         return reply
 
     async def _call(self, command: bytes, budget: float) -> Any:
@@ -126,7 +141,7 @@ class RedisBackend:
         return await reply if self._transport.suspends else reply
 
     async def _again(
-        self, error: ServerError, script: Script, said: bytes, words: int, budget: float
+        self, error: ServerError, script: Script, said: bytes, words: int, budget: float, name: str
     ) -> Any:
         """The server refused. If it only does not know the script, tell it."""
         if str(error).startswith("NOSCRIPT"):
@@ -134,7 +149,7 @@ class RedisBackend:
             if not isinstance(reply, ServerError):
                 return reply
             error = reply
-        raise explained(error, self._where)
+        raise explained(error, self._where, key_of(name) if name else "", script.source)
 
     # ---- claim and release: the hot ones -----------------------------------------------------
 
@@ -144,7 +159,8 @@ class RedisBackend:
             return Differs(slots)
         if layout:
             reply = await self._run(scripts.SIMPLE_CLAIM, simple.claim_said(claim), 4, budget)
-            answer = simple.answer(claim, reply[0], reply[-1])
+            with self._sense(reply):
+                answer = simple.answer(claim, reply[0], reply[-1])
             assert not isinstance(answer, Gone)
             return answer
         transport = self._transport
@@ -157,37 +173,33 @@ class RedisBackend:
         reply = transport.send(self._claim_head + said, budget)
         if transport.suspends:
             reply = await reply
-        if type(reply) is not list:
-            reply = await self._troubled(reply, scripts.CLAIM, said, 4 + 5, budget)
-        if reply[0] == 1:
-            return Granted(reply[1], reply[2] / 1e6)
-        if reply[0] == 0:
-            return Busy(reply[1] / 1e6, reply[2])
-        return Differs(reply[1])
-
-    async def _troubled(
-        self, reply: Any, script: Script, said: bytes, words: int, budget: float
-    ) -> Any:
-        if isinstance(reply, ServerError):
-            reply = await self._again(reply, script, said, words, budget)
-        if not isinstance(reply, list):
-            raise self._senseless(reply)
-        return reply
+        if type(reply) is ServerError:
+            reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, name)
+        try:
+            if type(reply) is not list:
+                raise TypeError
+            if reply[0] == 1:
+                return granted(reply[1], reply[2], lease)
+            if reply[0] == 0:
+                return busy(reply[1], reply[2])
+            if reply[0] == 2 and type(reply[1]) is int:
+                return Differs(reply[1])
+        except NONSENSE:
+            pass  # what follows says it
+        raise self._senseless(reply)
 
     async def release(self, claim: Claim, budget: float) -> bool:
         if claim.layout:
             said = simple.release_said(claim)
-            return bool(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
+            return self._yes(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
         said = b"%b$%d\r\n%b\r\n" % (keys_of(claim.name)[1], len(claim.id), claim.id.encode())
         transport = self._transport
         reply = transport.send(self._release_head + said, budget)
         if transport.suspends:
             reply = await reply
-        if type(reply) is not int:
-            if not isinstance(reply, ServerError):
-                raise self._senseless(reply)
-            reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget)
-        return bool(reply)
+        if type(reply) is ServerError:
+            reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget, claim.name)
+        return self._yes(reply)
 
     # ---- the keeper's ------------------------------------------------------------------------
 
@@ -221,20 +233,19 @@ class RedisBackend:
             kinds.items(), calls, replies, strict=True
         ):
             if isinstance(reply, ServerError):
-                reply = await self._again(reply, script, said, words, budget)
-            if not isinstance(reply, list):
-                raise self._senseless(reply)
-            if script is scripts.RENEW:
-                for number, known in zip(numbers, reply, strict=True):
-                    answers[number] = (
-                        Granted(fences[number], claims[number].lease) if known else GONE
-                    )
-            elif script is scripts.REFRESH:
-                for number, answer in zip(numbers, _threes(reply), strict=True):
-                    answers[number] = answer
-            else:
-                for place, number in enumerate(numbers):
-                    answers[number] = simple.answer(claims[number], *reply[2 * place :][:2])
+                name = claims[numbers[0]].name if len(numbers) == 1 else ""
+                reply = await self._again(reply, script, said, words, budget, name)
+            with self._sense(reply):
+                if script is scripts.RENEW:
+                    for number, known in zip(numbers, reply, strict=True):
+                        answers[number] = renewed(known, fences[number], claims[number].lease)
+                elif script is scripts.REFRESH:
+                    threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+                    for number, three in zip(numbers, threes, strict=True):
+                        answers[number] = refreshed(three, claims[number].lease)
+                else:
+                    for number, *two in zip(numbers, reply[::2], reply[1::2], strict=True):
+                        answers[number] = simple.answer(claims[number], *two)
         return answers
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
@@ -242,7 +253,8 @@ class RedisBackend:
             await self.release(claim, budget)
             return await self.inspect(claim.name, budget, claim.layout)
         said = keys_of(claim.name)[1] + bulk(claim.id.encode()) + bulk(b"%d" % MOST_SHOWN)
-        return self._snapshot(claim.name, await self._run(scripts.LEAVE, said, 6, budget))
+        reply = await self._run(scripts.LEAVE, said, 6, budget, claim.name)
+        return self._snapshot(claim.name, reply)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         if claim.layout:
@@ -250,8 +262,9 @@ class RedisBackend:
         words = (claim.id, str(micros(claim.lease)), "1" if attached else "0", claim.who)
         said = b"$1\r\n1\r\n" + keys_of(claim.name)[0]
         said += b"".join(bulk(word.encode()) for word in words)
-        reply = await self._run(scripts.TRANSFER, said, 6, budget)
-        return Granted(reply[1], reply[2] / 1e6) if reply[0] == 1 else GONE
+        reply = await self._run(scripts.TRANSFER, said, 6, budget, claim.name)
+        with self._sense(reply):
+            return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._transport.bells.watch(claim.id, wake)
@@ -267,9 +280,11 @@ class RedisBackend:
             rest = await self._call(packed("PTTL", simple.key_of(name)), budget)
             if isinstance(rest, ServerError):
                 raise explained(rest, self._where)
+            if type(rest) is not int:
+                raise self._senseless(rest)
             return simple.snapshot(name, rest)
         said = keys_of(name)[1] + bulk(b"%d" % EVERYBODY)
-        return self._snapshot(name, await self._run(scripts.LOOK, said, 5, budget))
+        return self._snapshot(name, await self._run(scripts.LOOK, said, 5, budget, name))
 
     async def names(self, prefix: str, budget: float) -> list[str]:
         """A walk over the whole keyspace, in small steps; what is there all the while is found."""
@@ -283,8 +298,9 @@ class RedisBackend:
             )
             if isinstance(reply, ServerError):
                 raise explained(reply, self._where)
-            cursor, keys = reply
-            fresh = sorted({name_of(key.decode()) for key in keys} - found)
+            with self._sense(reply):
+                cursor, keys = reply
+                fresh = sorted({name for key in keys if (name := name_of(key))} - found)
             if fresh:
                 found.update(await self._living(fresh, budget))
             if cursor in (b"0", 0):
@@ -294,45 +310,41 @@ class RedisBackend:
         keys = [keys_of(name)[1][len(_THREE_KEYS) :] for name in names]
         said = bulk(b"%d" % (3 * len(names))) + b"".join(keys)
         reply = await self._run(scripts.LIVING, said, 1 + 3 * len(names), budget)
-        return [name for name, lives in zip(names, reply, strict=True) if lives]
+        with self._sense(reply):
+            return [name for name, lives in zip(names, reply, strict=True) if lives]
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         said = keys_of(name)[1] + bulk(b"%d" % fence)
-        return bool(await self._run(scripts.BREAK, said, 5, budget))
+        return self._yes(await self._run(scripts.BREAK, said, 5, budget, name))
 
     # ---- answers -----------------------------------------------------------------------------
 
     def _snapshot(self, name: str, reply: Any) -> Snapshot:
-        now, holds, places = reply
-        holders, waiters, slots = [], [], 0
-        for text in holds:
-            fence, ends, since, _, take, size, _, who = text.decode().split(" ", 7)
-            slots = int(size)
-            holders.append(
-                Holder(
-                    Who.decoded(who),
-                    int(fence),
-                    int(take),
-                    int(since) / 1e6,
-                    (int(ends) - now) / 1e6,
-                )
-            )
-        for text in places:
-            fair, _, since, _, take, size, _, who = text.decode().split(" ", 7)
-            slots = slots or int(size)
-            waiters.append(Waiter(Who.decoded(who), int(take), int(since) / 1e6, fair == "1"))
-        holders.sort(key=lambda holder: holder.fence)
-        return Snapshot(name, slots, tuple(holders), tuple(waiters), now / 1e6)
+        with self._sense(reply):
+            return seen(name, *reply)
+
+    def _yes(self, reply: Any) -> bool:
+        if type(reply) is not int:
+            raise self._senseless(reply)
+        return reply != 0
+
+    @contextlib.contextmanager
+    def _sense(self, reply: Any) -> Iterator[None]:
+        """Take an answer apart, which may be of another shape if it is not Redis's."""
+        try:
+            if type(reply) is not list:
+                raise TypeError
+            yield
+        except NONSENSE:
+            raise self._senseless(reply) from None
 
     def _senseless(self, reply: Any) -> BackendError:
-        self._transport.close()
+        self._transport.distrust()
         return BackendError(
             f"{self._where} answered what makes no sense here ({type(reply).__name__}): is it "
-            "Redis, and only Redis, between us?"
+            "Redis, and only Redis, between us?",
+            transient=False,
         )
-
-
-GONE = Gone()
 
 
 def _renewal(claims: Sequence[Claim], fences: Sequence[int]) -> tuple[bytes, int]:
@@ -359,13 +371,3 @@ def _refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
         words = (claim.id, str(micros(claim.lease)), home)
         parts += [bulk(word.encode()) for word in words]
     return b"".join(parts), 1 + 6 * len(claims)
-
-
-def _threes(numbers: list[Any]) -> list[Granted | Busy | Gone]:
-    answers: list[Granted | Busy | Gone] = []
-    for kind, first, second in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-        if kind == 1:
-            answers.append(Granted(first, second / 1e6))
-        else:
-            answers.append(Busy(first / 1e6, second) if kind == 0 else GONE)
-    return answers

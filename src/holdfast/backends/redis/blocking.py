@@ -8,18 +8,19 @@ wait ask for themselves.
 
 from __future__ import annotations
 
-import contextlib
 import select
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import hiredis
+
 from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
-from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
 from holdfast.backends.redis.links import Address, Link
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
@@ -56,11 +57,9 @@ class BlockingTransport:
             link = self._local.link
         except AttributeError:
             link = None
-        if link is None:
-            link = self._connect(budget)
         now = clock.now()
-        if now - link.used > IDLE:
-            link = self._checked(link, budget)
+        if link is None or now - link.used > IDLE:
+            link, budget = self._ready(link, now, budget)
         link.used = now
         try:
             return link.ask(command, budget)
@@ -70,28 +69,30 @@ class BlockingTransport:
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         """Several at once, in one write."""
-        answers = [self.send(b"".join(commands), budget)]
-        link = self._local.link
+        now = clock.now()
+        link, budget = self._ready(getattr(self._local, "link", None), now, budget)
+        link.used = now
         try:
-            while len(answers) < len(commands):
-                answers.append(link.more(budget))
+            return link.ask_all(commands, budget)
         except BaseException:
             self._drop(link)
             raise
-        return answers
 
-    def _connect(self, budget: float) -> Link:
+    def _ready(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
+        """This thread's connection, and what connecting left of the budget."""
+        if link is not None:
+            if link is self._ear or now - link.used <= IDLE or not link.is_stale():
+                return link, budget
+            self._drop(link)
         link = Link(self._address, budget)
+        try:
+            self._connected(link)
+        except BaseException:
+            link.close()  # an answer may still come
+            raise
         self._local.link = link
         self._links.add(link)
-        self._connected(link)
-        return link
-
-    def _checked(self, link: Link, budget: float) -> Link:
-        if link is not self._ear and link.is_stale():
-            self._drop(link)
-            return self._connect(budget)
-        return link
+        return link, max(now + budget - clock.now(), 0.001)
 
     def _drop(self, link: Link) -> None:
         """It may be in the middle of an answer."""
@@ -107,35 +108,38 @@ class BlockingTransport:
     async def listen(self, since: float) -> bool:
         self._listening = True
         if self._ear is None:
-            with contextlib.suppress(BackendError):  # the keeper goes on trying
+            try:
                 self._open_ear()
-            self._poke.poke()
+            except BackendError as error:
+                if not error.transient:  # we may not listen: say it
+                    self._listening = False
+                    raise
+            self._poke.poke()  # the keeper adopts it, or goes on trying
         return self._ear is None or self._ear_since > since
 
     def _open_ear(self) -> None:
-        with self._ear_mutex:
+        if not self._ear_mutex.acquire(timeout=EAR_BUDGET):
+            raise Unreachable(f"{self._address.where} does not answer who wants to listen")
+        try:
             if self._ear is not None:
                 return
             link = Link(self._address, EAR_BUDGET)
-            heard: list[Any] = []
-            link.pushed = heard.append
             try:
-                # Subscribing is answered by a push, PING by an answer.
-                command = packed("SUBSCRIBE", channel_of(self._own_home)) + packed("PING")
-                refused = link.ask(command, EAR_BUDGET)
-                if isinstance(refused, ServerError):
-                    raise explained(refused, self._address.where)
-                if not heard:
+                command = packed("SUBSCRIBE", channel_of(self._own_home))
+                answer = link.subscribe(command, link.budget)
+                if isinstance(answer, ServerError):
+                    raise explained(answer, self._address.where)
+                if type(answer) is not hiredis.PushNotification:
                     raise BackendError(f"{self._address.where} does not let us subscribe")
             except BaseException:
                 link.close()
                 raise
             link.pushed = self._pushed
-            for push in heard[1:]:
-                self._pushed(push)
             self._links.add(link)
             self._ear_since = clock.now()
             self._ear, self.home = link, self._own_home
+        finally:
+            self._ear_mutex.release()
 
     def _pushed(self, push: Any) -> None:
         delivered(push, self.bells)
@@ -182,6 +186,11 @@ class BlockingTransport:
         return timeout
 
     # ---- the end -----------------------------------------------------------------------------
+
+    def distrust(self) -> None:
+        link = getattr(self._local, "link", None)
+        if link is not None:
+            self._drop(link)
 
     def close(self) -> None:
         """Close what is open, of whichever thread: who goes on connects again."""

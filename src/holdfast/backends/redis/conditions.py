@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.errors import BackendError
 
 # The first word of an error, whether it is worth asking again, and what an operator can do.
@@ -17,8 +19,8 @@ _CONDITIONS: dict[str, tuple[bool, str]] = {
     "CLUSTERDOWN": (True, "the cluster is down"),
     "NOAUTH": (False, "it asks for a password: redis://user:password@host"),
     "WRONGPASS": (False, "the user name or the password is wrong"),
-    "NOPERM": (False, "the user lacks this right: docs/redis.md lists the least that is needed"),
-    "WRONGTYPE": (False, "something else keeps its data under this key: it was left as it is"),
+    "NOPERM": (False, ""),
+    "WRONGTYPE": (False, ""),
     "NOPROTO": (False, "holdfast needs Redis 6.2 or later, or Valkey"),
 }
 
@@ -31,15 +33,33 @@ class Unreachable(BackendError):
     """The connection, not the server's answer, is the problem."""
 
 
-def explained(error: ServerError, where: str) -> BackendError:
-    """The same, for people."""
+def explained(error: ServerError, where: str, key: str = "", source: str = "") -> BackendError:
+    """The same, for people. ``key`` is the first of the lock's, ``source`` the script's."""
     said = str(error)
     word = said.split(" ", 1)[0].lstrip("-")
-    if "FOREIGN data" in said:
-        word, said = "WRONGTYPE", "data that holdfast did not write is in the place of a lock"
-    elif "ACL failure in script" in said or "can't run this command" in said:
-        word = "NOPERM"
-    elif "max number of clients" in said:
+    if word not in _CONDITIONS:  # before Redis 7 what a script ran into stands inside
+        word = next((known for known in _CONDITIONS if f" {known} " in said), word)
+    if "max number of clients" in said:
         return BackendError(f"{where} has no free connection: {said} (raise its maxclients)")
     transient, hint = _CONDITIONS.get(word, (False, ""))
+    if word == "WRONGTYPE" or "FOREIGN data" in said:
+        hint = f"data that holdfast did not write is under {key or 'a key'}: it was left as it is"
+    elif word == "NOPERM" or "ACL failure in script" in said or "user executing the script" in said:
+        hint = f"{_lacking(said, key, source)}: docs/redis.md lists the least that is needed"
     return BackendError(f"{where} said: {said}{f' ({hint})' if hint else ''}", transient=transient)
+
+
+def _lacking(said: str, key: str, source: str) -> str:
+    """Which right it is. Of what a script calls, the server tells only the line."""
+    if "key" in said:
+        return f"the user lacks the right to keys such as {key or 'ours'}, ~hf:*"
+    if "channel" in said:
+        return "the user lacks the right to channels, &hf:bell:*"
+    command = re.search(r"run the '([\w|]+)' command", said)
+    line = re.search(r"user_script:(\d+)", said)
+    if command is None and line is not None:
+        lines = source.splitlines()[int(line[1]) - 1 : int(line[1])]
+        command = re.search(r"redis\.p?call\('(\w+)'", "".join(lines))
+    if command is None:
+        return "the user lacks a right"
+    return f"the user lacks the right to {command[1].upper()}, +{command[1].lower()}"

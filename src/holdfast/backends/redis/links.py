@@ -11,6 +11,7 @@ import inspect
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -22,6 +23,7 @@ from holdfast.backends.redis.conditions import ServerError, Unreachable, explain
 from holdfast.errors import BackendError, ConfigurationError
 
 READ_SIZE = 65536
+MOST_BYTES = 64 * 2**20  # of one answer: a server that never ends one must not fill our memory
 # What the handshake needs, or what would make redis-py do more than connect.
 _OURS: dict[str, Any] = {
     "protocol": 3,  # bells come as pushes, told apart from answers
@@ -72,7 +74,7 @@ class Address:
             known -= {"lib_name", "lib_version"}
         try:
             return kind(**{key: value for key, value in wanted.items() if key in known})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, redis.exceptions.RedisError) as error:
             raise ConfigurationError(f"{self.where}: {error}") from None
 
     def check(self) -> None:
@@ -86,20 +88,25 @@ class Address:
         """Why there is no connection."""
         where = self.where
         said = str(error) or type(error).__name__
-        word = said.split(" ", 1)[0]
+        secured = self._blocking is redis.SSLConnection
         if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-            return Unreachable(f"{where} did not answer in time while connecting")
+            hint = " (does it speak TLS there?)" if secured else ""
+            return Unreachable(f"{where} did not answer in time while connecting{hint}")
         if isinstance(error, ssl.SSLError) or "SSL" in said or "certificate" in said:
             return Unreachable(f"{where}: TLS failed: {said}", transient=False)
-        if isinstance(error, redis.exceptions.AuthenticationError) or word in ("NOPERM", "NOAUTH"):
-            known = word in ("WRONGPASS", "NOPERM", "NOAUTH")
-            return explained(ServerError(said if known else f"WRONGPASS {said}"), where)
+        if isinstance(error, redis.exceptions.NoPermissionError):
+            return explained(ServerError(f"NOPERM {said}"), where)
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            # redis-py has cut off the server's word.
+            knows = any(self._said.get(key) for key in ("password", "credential_provider"))
+            return explained(ServerError(f"{'WRONGPASS' if knows else 'NOAUTH'} {said}"), where)
         if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.BusyLoadingError):
             code = "LOADING " if isinstance(error, redis.exceptions.BusyLoadingError) else ""
             return explained(ServerError(code + said), where)
         if "max number of clients" in said:
             return explained(ServerError(said), where)
-        return Unreachable(f"{where} is out of reach: {said}")
+        hint = "" if secured or "reset" not in said else " (if it speaks TLS: rediss://)"
+        return Unreachable(f"{where} is out of reach: {said}{hint}")
 
 
 def _blocking_kind(kind: type) -> type:
@@ -138,10 +145,12 @@ class Link:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_where", "pushed", "reader", "sock", "used",
+        "__weakref__", "_connection", "_limit", "_where", "budget", "pushed", "reader", "sock",
+        "used",
     )  # fmt: skip
 
     def __init__(self, address: Address, budget: float) -> None:
+        began = clock.now()
         self._where = address.where
         self._connection = address.blocking(budget)
         try:
@@ -153,6 +162,7 @@ class Link:
         self.reader = new_reader()
         self.pushed: Any = None
         self.used = clock.now()
+        self.budget = max(began + budget - self.used, 0.001)  # what connecting left of it
         self._limit = -1.0
 
     def ask(self, command: bytes, budget: float) -> Any:
@@ -166,32 +176,63 @@ class Link:
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:
                 answer = self._rest(answer, clock.now() + budget)
+            if self.reader.has_data():
+                self._surplus()
             return answer
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def more(self, budget: float) -> Any:
-        """The next answer to what was sent before."""
+    def ask_all(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        """Several at once, in one write."""
+        until = clock.now() + budget
         try:
-            return self._rest(self.reader.gets(), clock.now() + budget)
+            self._set_limit(budget)
+            self.sock.sendall(b"".join(commands))
+            answers = [self._rest(self.reader.gets(), until) for _ in commands]
+            self._surplus()
+            return answers
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, budget) from error
 
-    def _rest(self, answer: Any, until: float) -> Any:
+    def subscribe(self, command: bytes, budget: float) -> Any:
+        """The push that answers it, or the error."""
+        try:
+            self._set_limit(budget)
+            self.sock.sendall(command)
+            return self._rest(self.reader.gets(), clock.now() + budget, any_push=True)
+        except (OSError, hiredis.HiredisError) as error:
+            raise self._explained(error, budget) from error
+
+    def _rest(self, answer: Any, until: float, *, any_push: bool = False) -> Any:
+        """The next answer, of which ``answer`` is what was there so far; or the next push."""
+        size = 0
         while True:
-            if type(answer) is hiredis.PushNotification:
+            if type(answer) is hiredis.PushNotification and not any_push:
                 self._push(answer)
+                answer = self.reader.gets()
             elif answer is not False:
                 return answer
-            answer = self.reader.gets()
-            if answer is False:
-                if clock.now() >= until:
+            else:
+                rest = until - clock.now()
+                if rest <= 0:
                     raise TimeoutError
+                self._set_limit(rest)
                 data = self.sock.recv(READ_SIZE)
+                size += len(data)
                 if not data:
                     raise ConnectionResetError("it closed the connection")
+                if size > MOST_BYTES:
+                    raise hiredis.ProtocolError("an answer without end")
                 self.reader.feed(data)
                 answer = self.reader.gets()
+
+    def _surplus(self) -> None:
+        """What came together with an answer: a bell, which no poll will tell of any more. Another
+        answer is one too many: the next command would take it for its own."""
+        while (push := self.reader.gets()) is not False:
+            if type(push) is not hiredis.PushNotification:
+                raise hiredis.ProtocolError("an answer that nobody asked for")
+            self._push(push)
 
     def _push(self, push: Any) -> None:
         if self.pushed is not None:
@@ -206,8 +247,7 @@ class Link:
             if not data:
                 raise ConnectionResetError("it closed the connection")
             self.reader.feed(data)
-            while (push := self.reader.gets()) is not False:
-                self._push(push)
+            self._surplus()
         except (OSError, hiredis.HiredisError) as error:
             raise self._explained(error, 0.0) from error
 
@@ -234,10 +274,12 @@ class Link:
         return Unreachable(f"the connection to {self._where} is lost: {error}")
 
     def is_stale(self) -> bool:
-        """Did the server close it while we did not look? (A server may have an idle time-out.)"""
+        """Did the server close it while we did not look? (A server may have an idle time-out.) Or
+        say something that nobody asked for?"""
         try:
             self.sock.setblocking(False)
-            return not self.sock.recv(1, socket.MSG_PEEK)
+            self.sock.recv(1, socket.MSG_PEEK)
+            return True
         except (BlockingIOError, ssl.SSLError, ValueError):
             return False
         except OSError:

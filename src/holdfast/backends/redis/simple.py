@@ -50,6 +50,8 @@ def answer(claim: Claim, kind: int, rest: int) -> Granted | Busy | Gone:
         return Granted(0, claim.lease)
     if kind == 3:
         return GONE
+    if kind != 0:
+        raise ValueError
     return Busy(min(PACE, rest / 1e3) if rest > 0 else PACE, 0)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast import forks
 from holdfast.backends.redis.backend import RedisBackend
@@ -31,6 +33,10 @@ from holdfast.backends.redis.tasks import TaskLink, TaskTransport
 log = logging.getLogger("holdfast")
 
 CHECK_BUDGET = 1.0
+NOT_READ = (
+    "redis://user:password@host:port/db is one, where db is a number, and / ? # @ in a password "
+    "are written as %2F %3F %23 %40"
+)
 
 
 class RedisStore:
@@ -58,8 +64,8 @@ class RedisStore:
     def _check(self, link: Link) -> None:
         """Once per client: could this server throw locks away?"""
         if not self._checked:
+            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), link.budget))
             self._checked = True
-            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), CHECK_BUDGET))
 
     def _check_later(self, link: TaskLink) -> None:
         if not self._checked:
@@ -101,9 +107,19 @@ def warn_of_eviction(where: str, info: Any) -> None:
 def open_redis(url: str) -> RedisStore:
     """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
     try:
-        pool = redis.ConnectionPool.from_url(url)
+        parts = urlsplit(url)
+        refused = parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)
+        refused = refused or bool(parts.fragment)
+        pool = None if refused else redis.ConnectionPool.from_url(url)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"not a Redis URL: {error}") from None
+        pool = None
+        said = str(error)
+        # What redis-py says of an option names it and no more. All else may quote a password.
+        hint = said if said.startswith("Invalid value for ") else NOT_READ
+    else:
+        hint = NOT_READ
+    if pool is None:
+        raise ConfigurationError(f"not a Redis URL: {hint}")
     return _open(pool.connection_class, pool.connection_kwargs)
 
 
@@ -113,6 +129,10 @@ def open_redis_client(client: Any) -> RedisStore:
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
+    if "connection_pool" in pool.connection_kwargs:
+        raise ConfigurationError(
+            "a client that asks Sentinel for its server is not understood: give the master's URL"
+        )
     return _open(pool.connection_class, pool.connection_kwargs)
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import hiredis
 import redis
 
+from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import Unreachable, explained
-from holdfast.backends.redis.links import Address, new_reader
+from holdfast.backends.redis.links import MOST_BYTES, Address, new_reader
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -44,10 +45,23 @@ class TaskLink(asyncio.Protocol):
         self._reader = new_reader()
         self._asked: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._out: list[bytes] = []
+        self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._subscribed: asyncio.Future[Any] | None = None
         self._transport.set_protocol(self)
+        self._end_of_loop = self._until_the_loop_ends()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        """A loop closes its asynchronous generators before it ends: the only news of its end."""
+        try:
+            yield
+        finally:
+            self.abort(Unreachable("its event loop has ended"))
+
+    async def live(self) -> None:
+        """End with the loop, which else would leave the socket open."""
+        await anext(self._end_of_loop)
 
     def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
         """Send, at once if nobody else does just now, else together with them."""
@@ -78,30 +92,21 @@ class TaskLink(asyncio.Protocol):
     async def subscribe(self, home: str) -> None:
         """Bells for ``home`` come here from now on."""
         if self._subscribed is None:
-            self._subscribed = self.loop.create_future()
+            (self._subscribed,) = self.ask(packed("SUBSCRIBE", channel_of(home)), 1, EAR_BUDGET)
             self._subscribed.add_done_callback(_seen)
-            # Subscribing is answered by a push; PING bounds how long we wait for it.
-            (pong,) = self.ask(
-                packed("SUBSCRIBE", channel_of(home)) + packed("PING"), 1, EAR_BUDGET
-            )
-            pong.add_done_callback(self._refused)
-        await asyncio.shield(self._subscribed)
-
-    def _refused(self, pong: asyncio.Future[Any]) -> None:
-        """PING is answered: if the push did not come before, it does not come. What the refusal of
-        SUBSCRIBE said is then taken for PING's answer, and PING's own is dropped."""
-        if self._subscribed is None or self._subscribed.done():
-            return
-        said: Any = pong.exception() or pong.result()
-        error = said if isinstance(said, BackendError) else explained(said, self._where)
-        self._subscribed.set_exception(error)
-        self.abort(error)  # one answer is too many now
+        refused = await asyncio.shield(self._subscribed)
+        if refused is not None:
+            raise explained(refused, self._where)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._unread += len(data)
         try:
+            if self._unread > MOST_BYTES:
+                raise hiredis.ProtocolError("an answer without end")
             reader.feed(data)
             while (answer := reader.gets()) is not False:
+                self._unread = 0
                 if type(answer) is hiredis.PushNotification:
                     self._pushed(answer)
                 elif self._asked:
@@ -114,10 +119,12 @@ class TaskLink(asyncio.Protocol):
             self.abort(Unreachable(f"{self._where} does not speak Redis's protocol: {error}"))
 
     def _pushed(self, push: Any) -> None:
-        if push[0] == b"subscribe":
+        if push[:1] == [b"subscribe"] and self._asked and self._asked[0][0] is self._subscribed:
+            # It stands for the answer, which comes only if we are refused.
             self.listens = True
-            if self._subscribed is not None and not self._subscribed.done():
-                self._subscribed.set_result(None)
+            future = self._asked.popleft()[0]
+            if not future.done():
+                future.set_result(None)
         else:
             delivered(push, self._bells)
 
@@ -138,8 +145,6 @@ class TaskLink(asyncio.Protocol):
             future = self._asked.popleft()[0]
             if not future.done():
                 future.set_exception(error)
-        if self._subscribed is not None and not self._subscribed.done():
-            self._subscribed.set_exception(error)
         self._on_lost()
         if self.listens:
             self._bells.ring_all()  # a bell may have been lost with it
@@ -202,6 +207,7 @@ class TaskTransport:
         self._address = address
         self._own_home = home
         self.home = "."
+        self._heard_since = NEVER
         self._connected = connected
         self._link: TaskLink | None = None
         self._connecting: asyncio.Task[TaskLink] | None = None
@@ -216,12 +222,13 @@ class TaskTransport:
         return link.ask(command, 1, budget)[0]
 
     async def _send_when_ready(self, command: bytes, budget: float) -> Any:
-        link = await self._ready(budget)
-        return await link.ask(command, 1, budget)[0]
+        return (await self.calls([command], budget))[0]
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
-        futures = link.ask(b"".join(commands), len(commands), budget)
+        rest = max(until - link.loop.time(), 0.001)
+        futures = link.ask(b"".join(commands), len(commands), rest)
         return [await future for future in futures]
 
     async def _ready(self, budget: float) -> TaskLink:
@@ -237,10 +244,8 @@ class TaskTransport:
         try:
             async with asyncio.timeout(budget):
                 return await asyncio.shield(making)
-        except TimeoutError:
-            raise Unreachable(
-                f"{self._address.where} did not answer in time while connecting"
-            ) from None
+        except TimeoutError as error:
+            raise self._address.failed(error) from None
 
     async def _connect(self, budget: float) -> TaskLink:
         connection = self._address.tasks(budget)
@@ -248,29 +253,42 @@ class TaskTransport:
             async with asyncio.timeout(budget):
                 await connection.connect()
         except (redis.exceptions.RedisError, OSError) as error:
+            connection._close()
             raise self._address.failed(error) from error
+        except BaseException:
+            connection._close()
+            raise
         old, self._link = self._link, None
         if old is not None and old.lost is None:
             old.close("its event loop has ended")
         link = TaskLink(connection, self._address.where, self.bells, self._deaf)
         self._link = link
+        await link.live()
         if self._listening:
             await link.subscribe(self._own_home)
-            self.home = self._own_home
+            self._heard()
+            # Who asked meanwhile said that nobody hears it: it asks again.
+            self.bells.ring_all()
         self._connected(link)
         return link
 
     async def listen(self, since: float) -> bool:
-        """Whether a bell may have been missed: the claim said where we are heard if we were."""
+        """Whether a claim that was sent ``since`` could not say yet where we are heard."""
         self._listening = True
         try:
             link = await self._ready(EAR_BUDGET)
-            missed = not link.listens
             await link.subscribe(self._own_home)
-            self.home = self._own_home
-            return missed
-        except BackendError:
+            self._heard()
+            return self._heard_since > since
+        except BackendError as error:
+            if not error.transient:  # we may not listen: say it, and do not try it again and again
+                self._listening = False
+                raise
             return True
+
+    def _heard(self) -> None:
+        if self.home == ".":
+            self.home, self._heard_since = self._own_home, clock.now()
 
     def _deaf(self) -> None:
         self.home = "."
@@ -278,11 +296,18 @@ class TaskTransport:
     async def hear(self, timeout: float | None) -> None:
         raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
 
+    def distrust(self) -> None:
+        if self._link is not None:
+            self._link.abort(Unreachable(f"{self._address.where} answered what makes no sense"))
+
     def close(self) -> None:
         """Close what is open. The loop may be gone already."""
         self._listening = False
         link, self._link = self._link, None
+        making, self._connecting = self._connecting, None
         self.home = "."
+        if making is not None and not making.done():
+            _quietly(making.cancel)
         if link is not None:
             link.close("this client was closed")
 
@@ -300,3 +325,10 @@ def _seen(future: asyncio.Future[Any]) -> None:
     """An error of it is known, also if nobody asks."""
     if not future.cancelled():
         future.exception()
+
+
+def _quietly(action: Callable[..., object], *said: Any) -> None:
+    try:
+        action(*said)
+    except RuntimeError:
+        pass  # the loop is closed

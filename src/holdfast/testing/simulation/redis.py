@@ -71,7 +71,7 @@ class RedisServer(Server):
             answer: Any = self._redis.call(*words)
         except MiniError as error:
             answer = ServerError(str(error))
-        for name in {name_of(word.decode()) for word in words if word.startswith(b"hf:{")}:
+        for name in {name_of(word) for word in words if word.startswith(b"hf:{")}:
             self.observe(name)
         return answer
 
@@ -171,6 +171,9 @@ class SimTransport:
             except BackendError:
                 timeout = min(1.0 if timeout is None else timeout, 1.0)
         await self._signal.wait(timeout)
+
+    def distrust(self) -> None:
+        raise AssertionError("the simulated Redis answered nonsense")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -7,9 +7,10 @@ local id, lease, tail = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local known = redis.call('HGETALL', KEYS[1])
-if (#known == 0 or (#known == 2 and known[1] == '.f')) and redis.call('EXISTS', KEYS[2]) == 0 then
+local last = #known == 0 and '0' or #known == 2 and known[1] == '.f' and known[2]
+if last and string.match(last, '^%d+$') and redis.call('EXISTS', KEYS[2]) == 0 then
   -- Nobody holds it, nobody waits: the law would grant it, and so do we, without reading more.
-  local fence = math.max((tonumber(known[2]) or 0) + 1, now)
+  local fence = math.max(last + 1, now)
   local said = string.format('%.0f %.0f %.0f ', fence, now + lease, now)
   redis.call('HSET', KEYS[1], '.f', string.format('%.0f', fence), id, said .. tail)
   redis.call('PEXPIRE', KEYS[1], math.max(90000, math.ceil(lease / 1000)))

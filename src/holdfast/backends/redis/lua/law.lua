@@ -21,13 +21,31 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+local function foreign()
+  error('FOREIGN data where holdfast keeps a lock')
+end
+
+-- Do it, unless data of somebody else is in the way: then nothing. One name must not be in the way
+-- of all others in a batch.
+local function unless_foreign(work, ...)
+  local done, answer = pcall(work, ...)
+  if done then
+    return answer
+  end
+  local said = type(answer) == 'table' and answer.err or tostring(answer)
+  if not (string.find(said, 'WRONGTYPE', 1, true) or string.find(said, 'FOREIGN', 1, true)) then
+    error(answer)
+  end
+  return nil
+end
+
 -- A row as a table. `first` is its fence, or 1 | 0 for a fair or unfair place; `tail` is kept as it
 -- is written.
 local function row(id, said)
   local first, ends, since, tail, lease, take, slots, home =
     string.match(said, '^(%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%S+) .*)$')
   if not first then
-    error('FOREIGN data where holdfast keeps a lock')
+    foreign()
   end
   return {
     id = id, first = tonumber(first), ends = tonumber(ends), since = since, tail = tail,
@@ -54,7 +72,7 @@ local function open(holds, queue, places, now, bury)
   local raw = redis.call('HGETALL', holds)
   for i = 1, #raw, 2 do
     if raw[i] == '.f' then
-      book.last = tonumber(raw[i + 1])
+      book.last = tonumber(string.match(raw[i + 1], '^%d+$')) or foreign()
     else
       local hold = row(raw[i], raw[i + 1])
       if hold.ends > now then

@@ -8,7 +8,13 @@ local now = time[1] * 1000000 + time[2]
 local answers = {}
 for i, key in ipairs(KEYS) do
   local id, fence, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
-  local said = redis.call('HGET', key, id)
+  local said = redis.pcall('HGET', key, id)
+  if type(said) == 'table' then
+    if not string.find(said.err, 'WRONGTYPE', 1, true) then
+      redis.call('HGET', key, id) -- raises it again, and tells this line
+    end
+    said = '' -- somebody put other data there: this one is lost, its neighbours are not
+  end
   local known, ends, rest = string.match(said or '', '^(%d+) (%d+) (.*)$')
   answers[i] = 0
   if known == fence and tonumber(ends) > now then

@@ -1,0 +1,72 @@
+"""What a server's answers mean, taken apart without trust: it may not be a Redis that answers.
+
+What cannot be so raises one of `NONSENSE`; whoever asked closes the connection then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.model import Busy, Gone, Granted, Holder, Snapshot, Waiter, Who
+
+MOST_FENCE = 2**53  # Lua's numbers are exact so far
+GONE = Gone()
+# What taking an answer of another shape apart may raise.
+NONSENSE = (TypeError, ValueError, IndexError, KeyError, AttributeError)
+
+
+def granted(fence: Any, length: Any, lease: float) -> Granted:
+    """Yes, if it can be so: not for longer than was asked for."""
+    if type(fence) is int and 0 < fence < MOST_FENCE and 0 < length <= lease * 1e6 + 1:
+        return Granted(fence, length / 1e6)
+    raise ValueError
+
+
+def busy(after: Any, fence: Any) -> Busy:
+    if type(fence) is int and 0 <= fence < MOST_FENCE:
+        return Busy(after / 1e6, fence)
+    raise ValueError
+
+
+def renewed(known: Any, fence: int, lease: float) -> Granted | Gone:
+    if type(known) is not int:
+        raise ValueError
+    return Granted(fence, lease) if known else GONE
+
+
+def refreshed(three: Sequence[Any], lease: float) -> Granted | Busy | Gone:
+    kind, first, second = three
+    if kind == 1:
+        return granted(first, second, lease)
+    if kind == 0:
+        return busy(first, second)
+    return gone(kind)
+
+
+def gone(kind: Any) -> Gone:
+    if kind != 3:
+        raise ValueError
+    return GONE
+
+
+def seen(name: str, now: Any, holds: Any, places: Any) -> Snapshot:
+    holders, waiters, slots = [], [], 0
+    for text in holds:
+        fence, ends, since, _, take, size, _, who = text.decode().split(" ", 7)
+        slots = int(size)
+        holders.append(
+            Holder(
+                Who.decoded(who),
+                int(fence),
+                int(take),
+                int(since) / 1e6,
+                (int(ends) - now) / 1e6,
+            )
+        )
+    for text in places:
+        fair, _, since, _, take, size, _, who = text.decode().split(" ", 7)
+        slots = slots or int(size)
+        waiters.append(Waiter(Who.decoded(who), int(take), int(since) / 1e6, fair == "1"))
+    holders.sort(key=lambda holder: holder.fence)
+    return Snapshot(name, slots, tuple(holders), tuple(waiters), now / 1e6)
