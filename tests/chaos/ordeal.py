@@ -1,7 +1,7 @@
 """One name, some contenders, and a witness that kills or stops whoever holds it.
 
-Run as a program by `test_chaos_sqlite`, one process per name. It forks its contenders, and it is
-the witness: a resource that remembers the highest fence and refuses every lower one. Contenders
+Run as a program by `ordeals`, one process per name. It forks its contenders, and it is the
+witness: a resource that remembers the highest fence and refuses every lower one. Contenders
 write to it through one pipe (a line is one atomic write, so lines come in the order of cause and
 effect) and are told to go on through a pipe each. It knows nothing of the store: what it reports
 is what its contenders said and when it heard it.
@@ -13,37 +13,54 @@ time, and it tries again; ``raised 0`` and what, if it ends by any other error.
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import inspect
 import json
 import os
 import random
 import select
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import holdfast
+from holdfast.runtime.blocking import run
 
-CONTENDERS = 3
 PATIENCE = 60.0  # for anything that must come; then the ordeal fails
 
 
 # ---- a contender: its own process ------------------------------------------------------------
 
 
-def contend(url: str, name: str, lease: float, to_witness: int, orders: int) -> None:
+async def done(answer: Any) -> Any:
+    """What a verb of either face gives."""
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def contend(
+    colour: str, url: str, name: str, lease: float, to_witness: int, orders: int
+) -> None:
+    """One source for both faces. It waits for orders without its event loop: one that is blocked
+    must not lose locks."""
+
     def say(*words: object) -> None:
         os.write(to_witness, (" ".join(map(str, (os.getpid(), *words))) + "\n").encode())
 
-    client = holdfast.connect(url)
+    client: Any = {"threads": holdfast, "tasks": holdfast.aio}[colour].connect(url)
     lock = client.lock(name, lease=lease, renew=True)
-    lock.locked()  # opens the store
+    await done(lock.locked())  # opens the store
     say("ready", 0)
     os.read(orders, 1)
     while True:
         try:
-            hold = lock.acquire()
+            hold = await done(lock.acquire())
         except holdfast.BackendError as error:  # said to be unknown, and then given back
             if not error.transient:
                 raise
@@ -57,13 +74,13 @@ def contend(url: str, name: str, lease: float, to_witness: int, orders: int) -> 
         if os.read(orders, 1) == b"+":
             say("left", hold.fence)
             try:
-                hold.release()
+                await done(hold.release())
             except holdfast.BackendError:
                 say("blocked", 0)  # it frees itself, as the error says
             continue
         held, outcome = hold.is_held, "released"
         try:
-            hold.release()
+            await done(hold.release())
         except holdfast.HoldLost:
             outcome = "HoldLost"
         say("lost", hold.fence, held, outcome)
@@ -90,10 +107,11 @@ class Report:
 
 
 class Witness:
-    def __init__(self, url: str, name: str, lease: float) -> None:
-        self.url, self.name, self.lease = url, name, lease
+    def __init__(self, url: str, name: str, lease: float, colours: Sequence[str]) -> None:
+        self.url, self.name, self.lease, self.colours = url, name, lease, colours
         self.report = Report()
         self.reader, self.writer = os.pipe()
+        self.lived = 0
         self.orders: dict[int, int] = {}  # pid → the pipe on which it is told to go on
         self.holding: dict[int, int] = {}  # pid → fence, of those who run
         self.paused: dict[int, int] = {}  # pid → fence, of those who were stopped or killed
@@ -102,12 +120,15 @@ class Witness:
 
     def fork(self) -> None:
         orders, teller = os.pipe()
+        colour = self.colours[self.lived % len(self.colours)]
+        self.lived += 1
         pid = os.fork()
         if pid == 0:
             try:
                 for mine in (self.reader, teller, *self.orders.values()):
                     os.close(mine)
-                contend(self.url, self.name, self.lease, self.writer, orders)
+                life = contend(colour, self.url, self.name, self.lease, self.writer, orders)
+                asyncio.run(life) if colour == "tasks" else run(life)
             except BaseException as error:
                 os.write(self.writer, f"{os.getpid()} raised 0 {error!r}"[:4000].encode() + b"\n")
             finally:
@@ -117,9 +138,9 @@ class Witness:
 
     def call_up(self) -> None:
         """All contenders at their marks, before the first of them starts."""
-        for _ in range(CONTENDERS):
+        for _ in self.colours:
             self.fork()
-        for _ in range(CONTENDERS):
+        for _ in self.colours:
             self.until("ready")
 
     def start(self) -> None:
@@ -206,7 +227,7 @@ class Witness:
             began = time.monotonic()
             os.kill(pid, signal.SIGSTOP)
             os.waitpid(pid, os.WUNTRACED)
-            if not self.inside_a_transaction():
+            if not (self.url.startswith("sqlite:") and self.inside_a_transaction()):
                 break
             # SQLite has no remedy against that, and this is not about it: another round.
             os.kill(pid, signal.SIGCONT)
@@ -241,10 +262,76 @@ class Witness:
             os.close(orders)
 
 
+# ---- many of them, from a test ---------------------------------------------------------------
+
+
+def ordeals(
+    url: str,
+    folder: Path,
+    kinds: Sequence[str],
+    *,
+    rounds: int,
+    lease: float,
+    colours: Sequence[str] = ("threads", "threads", "threads"),
+) -> list[dict[str, Any]]:
+    """One name for each of the kinds (``kill`` or ``stop``), all at the same time; the reports."""
+    source = str(Path(holdfast.__file__).parent.parent)
+    # So many processes that also measure their coverage would be measured instead of the lock.
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "COVE"}
+    reports = [folder / f"report-{number}" for number in range(len(kinds))]
+    words = [f"{rounds}", f"{lease}", ",".join(colours)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, url, report.name, kind, *words, report],
+            env=environment | {"PYTHONPATH": source},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for kind, report in zip(kinds, reports, strict=True)
+    ]
+    try:
+        for process in running:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in running:
+            assert process.wait(100) == 0
+    finally:
+        for process in running:  # their contenders end when their witness is gone
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+    return [json.loads(report.read_text()) for report in reports]
+
+
+def assert_fenced(report: dict[str, Any], kind: str, rounds: int) -> None:
+    """What must be true of every name, whatever the store."""
+    assert report["error"] == ""
+    assert len(report["recoveries"]) == rounds
+    # No fence repeats, and each is greater than all before it.
+    assert report["fences"] == sorted(set(report["fences"]))
+    assert report["accepted"] == sorted(set(report["accepted"]))
+    # No two accepted writers: nobody stale was let in, and who was refused knew that it lost.
+    assert report["stale_accepted"] == 0
+    assert report["refused"] == (rounds if kind == "stop" else 0)
+    assert report["not_told_lost"] == 0
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median, the 99th percentile and the greatest."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
+
+
 def main() -> None:
-    url, name, kind, rounds, lease, out = sys.argv[1:]
-    witness = Witness(url, name, float(lease))
+    url, name, kind, rounds, lease, colours, out = sys.argv[1:]
+    witness = Witness(url, name, float(lease), colours.split(","))
     random.seed(name)
+    if url.startswith("redis:"):
+        importlib.import_module("holdfast.backends.redis.store")  # once, not in every contender
     try:
         witness.call_up()
         print("ready", flush=True)

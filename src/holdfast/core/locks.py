@@ -351,16 +351,18 @@ class Core:
         self.ledger.closed = True
         self.keeper.stop()
         until = self.runtime.now() + limit
+        ending = []
         for held in list(self.ledger.kept.values()):
             with self.ledger.mutex:
                 if held.state is not HELD:
                     continue
                 self.ledger.end(held, RELEASED, self.runtime.now())
             self.ledger.tell(held)
-            await self._release_again(backend, held.claim, until - self.runtime.now())
+            ending.append(held.claim)
         for waiting in list(self.ledger.waiting.values()):
             waiting.ring(None)  # wake up, and find that we are closed
-            await self._release_again(backend, waiting.claim, until - self.runtime.now())
+            ending.append(waiting.claim)
+        await self._end_all(backend, ending, until)
         # Who is in the middle of asking could still be granted something: threads go on until they
         # notice that we are closed. Tasks do not, once the program is exiting.
         if exiting:
@@ -368,6 +370,21 @@ class Core:
             until = self.runtime.now() + (EXIT_PATIENCE if threads else 0.0)
         while self.ledger.asking and self.runtime.now() < until:
             await self.runtime.sleep(0.002)
+
+    async def _end_all(self, backend: Backend, claims: list[Claim], until: float) -> None:
+        """As many as there is time for: a store that is away must not keep a program from ending.
+        The leases do the rest."""
+        for done, claim in enumerate(claims):
+            rest = until - self.runtime.now()
+            try:
+                if rest <= 0:
+                    raise BackendError("no time is left")
+                await backend.leave(claim, rest)
+            except BackendError as error:
+                if rest <= 0 or self.runtime.now() >= until:
+                    left = len(claims) - done
+                    log.warning("holdfast: %d left to their leases at the end: %s", left, error)
+                    return
 
     def before_fork(self) -> None:
         """The store comes to rest by itself."""

@@ -229,7 +229,7 @@ class TaskTransport:
         link = await self._ready(budget)
         rest = max(until - link.loop.time(), 0.001)
         futures = link.ask(b"".join(commands), len(commands), rest)
-        return [await future for future in futures]
+        return await asyncio.gather(*futures)  # which sees the errors of all
 
     async def _ready(self, budget: float) -> TaskLink:
         """The connection; made by one task for all who need it."""

@@ -1,0 +1,110 @@
+"""Redis under chaos: killed and stopped holders, a server that restarts, forgets and freezes, a
+network that loses replies. Nobody who lost it is believed, and everybody who waits is served.
+
+Two tests. In the ordeals every name has contenders and a witness of its own, and only its holder
+is killed or stopped: that measures recovery. In the storm processes with many threads or tasks run
+freely through every fault that we can make: that finds what nobody thought of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordeal import assert_fenced, ordeals, spread
+
+import holdfast
+
+# Promise P4, in leases. Both are tried on machines with two busy cores, where a process that is
+# woken may wait for its turn: SLACK seconds of a recovery are the machine's, whatever the lease.
+LIMIT, LIMIT_99 = 1.25, 1.10
+SLACK = 0.15
+
+NAMES, ROUNDS, LEASE = {"kill": 17, "stop": 6}, 6, 1.0
+
+HAND_OVERS = 2000
+PROGRAMME = {
+    "kill_holders": 2,
+    "kill_all_after_their_ears": 2,
+    "stop_a_holder": 2,
+    "stop_anybody": 1,
+    "cut_off_a_holder": 1,
+    "cut_off_a_distant_holder": 1,
+    "restart_empty": 2,
+    "restart_with_data": 2,
+    "freeze_shortly": 2,
+    "freeze_for_long": 1,
+    "kill_clients": 2,
+    "kill_ears": 2,
+    "flush_scripts": 2,
+    "reset_connections": 2,
+    "drop_replies": 4,
+}
+# A claim that was under way when the server froze, and that was given up on, is executed when it
+# goes on, and stands until its client's keeper, which goes on leaving it, is answered.
+STRAY = {"short freeze": 1.0, "long freeze": 1.0}
+# A hold that is forgotten is renewed after a third of its lease at the latest, tried again if the
+# connection broke, within a sixth: then it is known to be lost.
+TOLD = 1 / 3 + 1 / 6
+
+NewRedis = Callable[..., Any]
+
+
+def said(recoveries: list[float]) -> str:
+    return "p50 {:.3f}, p99 {:.3f}, max {:.3f}".format(*spread(recoveries))
+
+
+def test_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_from_in_time(
+    tmp_path: Path, new_redis: NewRedis
+) -> None:
+    url = new_redis().url
+    kinds = [kind for kind, names in NAMES.items() for _ in range(names)]
+    colours = ("threads", "tasks", "threads")
+    reports = ordeals(url, tmp_path, kinds, rounds=ROUNDS, lease=LEASE, colours=colours)
+    recoveries: dict[str, list[float]] = {kind: [] for kind in NAMES}
+    for kind, report in zip(kinds, reports, strict=True):
+        assert_fenced(report, kind, ROUNDS)
+        assert report["starved"] == report["overlaps"] == 0
+        recoveries[kind] += [(ended - began) / LEASE for began, ended in report["recoveries"]]
+    for kind, times in recoveries.items():
+        print(f"\n{len(times)} holders, {kind}: recovery in leases {said(times)}")
+        _, p99, greatest = spread(times)
+        assert p99 <= LIMIT_99 + SLACK / LEASE
+        assert greatest <= LIMIT + SLACK / LEASE
+
+
+def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes_on(
+    new_redis: NewRedis,
+) -> None:
+    pytest.importorskip("redis")
+    from storm import LEASES, Storm
+    from storm_verdict import judge
+
+    server = new_redis()
+    storm = Storm(server, seed=1)
+    with storm.raging():
+        storm.rage(PROGRAMME)
+        codes, left, errors = storm.finish()
+    verdict = judge(storm.records, LEASES, storm.amnesias)
+    print(f"\n{dict(verdict.counts)}\n{dict(storm.faults)}")
+    for kind, recoveries in storm.recoveries.items():
+        times = [seconds / LEASES[name] for name, seconds in recoveries]
+        print(f"{kind}: {len(times)} recoveries, in leases {said(times)}")
+    print(f"told of a forgetful restart, in leases: {said(verdict.told)}")
+
+    assert verdict.violations == []
+    assert "Traceback" not in errors, errors
+    assert (set(codes), left) == ({0}, 0)
+    assert verdict.counts["hand-overs"] >= HAND_OVERS
+    # Each of those who were stopped, cut off or forgotten wrote in the end, and was refused.
+    lost = storm.faults["stop"] + storm.faults["cut off"] + verdict.counts["fell"]
+    assert lost >= verdict.counts["refused"] >= storm.faults["stop"]
+    for kind, recoveries in storm.recoveries.items():
+        for name, seconds in recoveries:
+            limit = (LIMIT + STRAY.get(kind, 0.0)) * LEASES[name] + SLACK
+            assert seconds <= limit, (kind, name, seconds)
+    assert max(verdict.told) <= TOLD + SLACK / min(LEASES.values())
+    with holdfast.connect(server.url) as client:
+        assert client.names() == []
