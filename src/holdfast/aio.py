@@ -141,7 +141,8 @@ class Lock(LockFace[Hold]):
         A cancelled acquire leaves nothing behind."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        client, terms, wait_for = self._client, self._terms, self._wait_for(timeout)
+        client, terms = self._client, self._terms
+        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
         held = await client.core.attempt(terms, wait_for)
         if not isinstance(held, Held):
             await client.core.refuse(terms, wait_for, held)
@@ -218,7 +219,11 @@ class Client(ClientFace):
         terms = self._terms(
             "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout
         )
-        return Lock(self, terms, checked_timeout(timeout), checked_on_lost(on_lost, ("flag",)))
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
+        if on_lost is not None:
+            on_lost = checked_on_lost(on_lost, ("flag",))
+        return Lock(self, terms, timeout, on_lost)
 
     def locked(
         self,

@@ -29,7 +29,6 @@ from holdfast.inputs import (
     checked_namespace,
     checked_owner,
     checked_switch,
-    checked_timeout,
     refuse_foreign,
 )
 from holdfast.model import Capabilities, Snapshot, Statistics
@@ -70,12 +69,13 @@ class HoldFace:
     text with which another process takes it over.
     """
 
-    __slots__ = ("__weakref__", "_client", "_held", "_on_lost")
+    __slots__ = ("__weakref__", "_client", "_held", "_on_lost", "_outer")
 
     def __init__(self, client: ClientFace, held: Held, on_lost: object = None) -> None:
         self._client = client
         self._held = held
         self._on_lost = on_lost
+        self._outer: Any = None
         if on_lost is not None and callable(on_lost) and held.count == 1:
             # The outermost entry tells, once.
             client.core.ledger.on_end(held, self._tell_lost)
@@ -156,8 +156,8 @@ class LockFace(Generic[H]):
         self._terms = terms
         self._timeout = timeout
         self._on_lost = on_lost
-        # For `with`: what each owner entered, innermost last.
-        self._entered: dict[object, list[H]] = {}
+        # For `with`: what each owner entered last; a hold knows the one around it.
+        self._entered: dict[object, H] = {}
 
     @property
     def name(self) -> str:
@@ -185,20 +185,20 @@ class LockFace(Generic[H]):
         return owner if owner is not None else self._client.core.runtime.owner()
 
     def _push(self, hold: H) -> None:
-        self._entered.setdefault(hold._held.owner, []).append(hold)
+        owner = hold._held.owner
+        hold._outer = self._entered.get(owner)
+        self._entered[owner] = hold
 
     def _pop(self) -> H:
-        owner = self._owner()
-        stack = self._entered.get(owner)
-        if not stack:
+        owner = self._terms.owner
+        if owner is None:
+            owner = self._client.core.runtime.owner()
+        hold = self._entered.pop(owner, None)
+        if hold is None:
             raise NotHeld(f"{self.name!r}: this thread or task did not enter the with block")
-        hold = stack.pop()
-        if not stack:
-            del self._entered[owner]
+        if hold._outer is not None:
+            self._entered[owner] = hold._outer
         return hold
-
-    def _wait_for(self, timeout: object) -> float | None:
-        return self._timeout if timeout is DEFAULT else checked_timeout(timeout)
 
 
 class Default:

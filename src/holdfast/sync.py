@@ -38,7 +38,9 @@ class Hold(HoldFace):
     def release(self) -> None:
         """Give it back, from any thread. `HoldLost` if it had ended before, `NotHeld` if it was
         released already, `BackendError` if the outcome is unknown."""
-        run(self._client.core.release(self._held))
+        rest = self._client.core.release_now(self._held)
+        if rest is not None:
+            run(rest)
 
     def renew(self, *, lease: Seconds | None = None) -> None:
         """Extend it by hand, to ``lease`` seconds from now. `HoldLost` if it has ended."""
@@ -82,10 +84,14 @@ class Lock(LockFace[Hold]):
         asks once; None: without end), by default as the lock was told. Re-entry costs nothing."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        client, terms, wait_for = self._client, self._terms, self._wait_for(timeout)
-        held = run(client.core.attempt(terms, wait_for))
+        client, terms = self._client, self._terms
+        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
+        held = client.core.attempt_now(terms, wait_for)
         if not isinstance(held, Held):
-            run(client.core.refuse(terms, wait_for, held))
+            outcome = run(held)
+            if not isinstance(outcome, Held):
+                run(client.core.refuse(terms, wait_for, outcome))
+            held = outcome
         return Hold(client, held, self._on_lost)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
@@ -158,7 +164,11 @@ class Client(ClientFace):
         terms = self._terms(
             "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout
         )
-        return Lock(self, terms, checked_timeout(timeout), checked_on_lost(on_lost, ()))
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
+        if on_lost is not None:
+            on_lost = checked_on_lost(on_lost, ())
+        return Lock(self, terms, timeout, on_lost)
 
     def locked(
         self,

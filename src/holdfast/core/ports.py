@@ -65,6 +65,10 @@ class Backend(Protocol):
     """One store. Every verb is one atomic step there, idempotent by claim id, over in ``budget``.
 
     What fails raises `BackendError`: then the outcome is unknown and asking again is harmless.
+
+    A backend of the blocking colour may have plain functions ``claim_now`` and ``release_now``
+    besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
+    return None where they did nothing, or do not know: then it is asked again, the long way.
     """
 
     @property

@@ -119,6 +119,9 @@ class RedisBackend:
         self.hear = transport.hear
         self.poke = transport.poke
         self.close = transport.close
+        if not transport.suspends:
+            self.claim_now = self.claim_at_once
+            self.release_now = self.release_at_once
         # 3 keys and their number, and 5 words or 1.
         self._claim_head = scripts.CLAIM.head(4 + 5)
         self._release_head = scripts.RELEASE.head(4 + 1)
@@ -154,27 +157,37 @@ class RedisBackend:
     # ---- claim and release: the hot ones -----------------------------------------------------
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        name, claim_id, who, lease, slots, take, fair, wait, layout = claim
-        if take > slots:
-            return Differs(slots)
-        if layout:
+        if claim.take > claim.slots:
+            return Differs(claim.slots)
+        if claim.layout:
             reply = await self._run(scripts.SIMPLE_CLAIM, simple.claim_said(claim), 4, budget)
             with self._sense(reply):
                 answer = simple.answer(claim, reply[0], reply[-1])
             assert not isinstance(answer, Gone)
             return answer
-        transport = self._transport
-        said = b"%b$%d\r\n%b\r\n%b" % (
+        said = self._claim_said(claim)
+        reply = await self._call(self._claim_head + said, budget)
+        if type(reply) is ServerError:
+            reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, claim.name)
+        return self._claimed(reply, claim.lease)
+
+    def claim_at_once(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
+        """`claim`, where the transport does not suspend. None: ask the long way."""
+        if claim.layout or claim.take > claim.slots:
+            return None
+        reply = self._transport.send(self._claim_head + self._claim_said(claim), budget)
+        return None if type(reply) is ServerError else self._claimed(reply, claim.lease)
+
+    def _claim_said(self, claim: Claim) -> bytes:
+        name, claim_id, who, lease, slots, take, fair, wait, _ = claim
+        return b"%b$%d\r\n%b\r\n%b" % (
             keys_of(name)[1],
             len(claim_id),
             claim_id.encode(),
-            _terms(lease, fair, wait, take, slots, transport.home, who),
+            _terms(lease, fair, wait, take, slots, self._transport.home, who),
         )
-        reply = transport.send(self._claim_head + said, budget)
-        if transport.suspends:
-            reply = await reply
-        if type(reply) is ServerError:
-            reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, name)
+
+    def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
             if type(reply) is not list:
                 raise TypeError
@@ -192,14 +205,22 @@ class RedisBackend:
         if claim.layout:
             said = simple.release_said(claim)
             return self._yes(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
-        said = b"%b$%d\r\n%b\r\n" % (keys_of(claim.name)[1], len(claim.id), claim.id.encode())
-        transport = self._transport
-        reply = transport.send(self._release_head + said, budget)
-        if transport.suspends:
-            reply = await reply
+        said = self._release_said(claim)
+        reply = await self._call(self._release_head + said, budget)
         if type(reply) is ServerError:
             reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget, claim.name)
         return self._yes(reply)
+
+    def release_at_once(self, claim: Claim, budget: float) -> bool | None:
+        """`release`, where the transport does not suspend. None: ask the long way."""
+        if claim.layout:
+            return None
+        reply = self._transport.send(self._release_head + self._release_said(claim), budget)
+        return None if type(reply) is ServerError else self._yes(reply)
+
+    def _release_said(self, claim: Claim) -> bytes:
+        name, claim_id = claim[:2]
+        return b"%b$%d\r\n%b\r\n" % (keys_of(name)[1], len(claim_id), claim_id.encode())
 
     # ---- the keeper's ------------------------------------------------------------------------
 

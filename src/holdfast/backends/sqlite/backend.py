@@ -36,6 +36,8 @@ class Transport(Protocol):
 
     async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int: ...
 
+    def alone_now(self, statement: str, said: tuple[Any, ...]) -> int: ...
+
 
 class Ear(Protocol):
     async def hear(self, timeout: float | None) -> None: ...
@@ -128,14 +130,25 @@ class SqliteBackend:
             self._crowded[name] = None
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        said = self._alone(claim)
+        if said and await self._transport.alone(CLAIM_ALONE, said, budget):
+            return Granted(self._transport.fences.last, claim.lease)
+        return await self._step(claim.name, budget, law.claim, claim)
+
+    def claim_now(self, claim: Claim, budget: float) -> Granted | None:
+        """The same, where the lock is alone; None: ask the long way."""
+        said = self._alone(claim)
+        if said and self._transport.alone_now(CLAIM_ALONE, said):
+            return Granted(self._transport.fences.last, claim.lease)
+        return None
+
+    def _alone(self, claim: Claim) -> tuple[Any, ...]:
+        """What is said where the lock may be alone; nothing where it cannot be."""
         name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        fences = self._transport.fences
-        if take <= slots and name not in self._crowded and not fences.near_the_ceiling:
-            ends, home = self._clock() + lease, self._neighbours.home()
-            said = (name, claim_id, who, take, slots, lease, fair, self._wall(), ends, home)
-            if await self._transport.alone(CLAIM_ALONE, said, budget):
-                return Granted(fences.last, lease)
-        return await self._step(name, budget, law.claim, claim)
+        if take > slots or name in self._crowded or self._transport.fences.near_the_ceiling:
+            return ()
+        ends, home = self._clock() + lease, self._neighbours.home()
+        return (name, claim_id, who, take, slots, lease, fair, self._wall(), ends, home)
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
@@ -170,6 +183,13 @@ class SqliteBackend:
             if await self._transport.alone(RELEASE_ALONE, said, budget):
                 return True
         return await self._step(claim.name, budget, law.release, claim)
+
+    def release_now(self, claim: Claim, budget: float) -> bool | None:
+        """The same, where nobody waits; None: ask the long way."""
+        if claim.name in self._crowded:
+            return None
+        said = (claim.name, claim.id, self._clock())
+        return self._transport.alone_now(RELEASE_ALONE, said) > 0 or None
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         return await self._step(claim.name, budget, law.leave, claim)

@@ -318,6 +318,13 @@ class BlockingTransport:
         """``work`` in one transaction."""
         return await self._persist(lambda: self._file.step(work), budget)
 
+    def alone_now(self, statement: str, said: tuple[Any, ...]) -> int:
+        """The same, if nobody else is inside a transaction just now; else nothing is done."""
+        try:
+            return self._file.alone(statement, said)
+        except Busy:
+            return 0
+
     async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int:
         """A single statement, which needs no transaction around it: how many rows it changed."""
         try:

@@ -1,0 +1,220 @@
+"""What can be done with a hold: believe in it, release it, renew it, let go of it for another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
+from holdfast.core.keeper import Keeper, budget_for
+from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
+from holdfast.core.ports import Backend, Runtime
+from holdfast.core.terms import FOREVER, Terms
+from holdfast.errors import BackendError, NotHeld
+from holdfast.model import Claim, Granted
+
+log = logging.getLogger("holdfast")
+
+
+class Holding:
+    """The half of a client that begins when something is held."""
+
+    runtime: Runtime
+    backend: Backend
+    ledger: Ledger
+    keeper: Keeper
+    _claim_now: Callable[[Claim, float], Any] | None
+
+    # ---- belief ----------------------------------------------------------------------------
+
+    def is_held(self, held: Held) -> bool:
+        """False at the latest when the lease can be over, with no help from keeper or store."""
+        return held.state is HELD and self.runtime.now() < held.deadline
+
+    def settle(self, held: Held) -> None:
+        """What our own clock proves lost is lost now, also if the keeper did not look yet."""
+        if held.state is HELD and self.runtime.now() >= held.deadline:
+            self.ledger.lose(held, held.why_over())
+
+    def check(self, held: Held) -> None:
+        """Raise unless we may still believe in the hold. No I/O."""
+        self.settle(held)
+        if held.state is LOST:
+            raise held.loss()
+        if held.state is not HELD:
+            raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
+
+    async def wait_lost(self, held: Held, timeout: float | None) -> bool:
+        """Wait for its end; True if that is a loss. Needs no keeper: the deadline wakes us too."""
+        until = FOREVER if timeout is None else self.runtime.now() + timeout
+        signal = self.runtime.signal()
+        self.ledger.on_end(held, signal.set)
+        try:
+            while True:
+                self.settle(held)
+                now = self.runtime.now()
+                if held.state is not HELD or now >= until:
+                    return held.state is LOST
+                await signal.wait(min(until, held.deadline) - now)
+        finally:
+            self.ledger.off_end(held, signal.set)
+
+    # ---- release, renew, hand over ---------------------------------------------------------
+
+    def find(self, terms: Terms) -> Held:
+        """The current owner's hold, as `threading.RLock` would find it."""
+        owner = terms.owner if terms.owner is not None else self.runtime.owner()
+        held = self.ledger.by_owner.get((terms.name, owner))
+        if held is None:
+            raise NotHeld(
+                f"{shown(terms.name)} is not held by {self._describe(owner)}: it was released "
+                "already, or another thread, task or owner= acquired it"
+            )
+        return held
+
+    async def release(self, held: Held) -> None:
+        """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`."""
+        now = self.runtime.now()
+        if held.state is HELD and now >= held.deadline:
+            self.settle(held)
+        if held.state is LOST and held.count > 0:
+            await self._unwind_lost(held)
+        # If it is unknown, this is a retry, after an error that said so.
+        if held.unknown or self._step_out(held, now):
+            await self._give_back(held)
+
+    def release_now(self, held: Held) -> Coroutine[Any, Any, None] | None:
+        """The common case without a coroutine, as `attempt_now`; else what to run instead."""
+        now = self.runtime.now()
+        if self._claim_now is None or held.state is not HELD or now >= held.deadline:
+            return self.release(held)
+        if not self._step_out(held, now):
+            return None
+        try:
+            limit = budget_for(held.claim.lease) / ATTEMPTS
+            known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
+        except BaseException as error:
+            return self._give_back(held, error)
+        return None if known else self._give_back(held, known)
+
+    def _step_out(self, held: Held, now: float) -> bool:
+        """One step out; whether it was the last, so that the store is to be told."""
+        with self.ledger.mutex:
+            if held.state is not HELD:
+                raise NotHeld(
+                    f"the hold on {shown(held.claim.name)} was {held.state.value} already: "
+                    "one release too many"
+                )
+            held.count -= 1
+            if held.count > 0:
+                return False
+            self.ledger.end(held, RELEASED, now)
+        if held.callbacks:
+            self.ledger.tell(held)
+        return True
+
+    async def _unwind_lost(self, held: Held) -> NoReturn:
+        """One step out of what is lost. It may be lost to our clock alone: then the store is told,
+        by our own claim id, so that the next need not wait for the rest of the lease."""
+        with self.ledger.mutex:
+            held.count -= 1
+            last = held.count == 0
+            if last:
+                self.ledger.forget(held)
+        if last and not held.foreign:
+            limit = budget_for(held.claim.lease) / ATTEMPTS
+            await self._release_again(self.backend, held.claim, limit)
+        raise held.loss()
+
+    async def _give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
+        """Tell the store, and ask again if it did not answer: never guess. ``answer`` is what it
+        said or raised when it was told already."""
+        budget = budget_for(held.claim.lease)
+        until: float | None = None
+        while True:
+            try:
+                if isinstance(answer, BaseException):
+                    failed, answer = answer, None
+                    raise failed
+                if until is not None:
+                    await self.runtime.sleep(RETRY_PAUSE)
+                known = answer
+                if known is None:
+                    known = await self.backend.release(held.claim, budget / ATTEMPTS)
+                break
+            except GeneratorExit:
+                raise
+            except BackendError as error:
+                held.unknown = True
+                now = self.runtime.now()
+                until = until or now + budget * (1 - 1 / ATTEMPTS)  # one of them is spent
+                if not error.transient or now + RETRY_PAUSE >= until:
+                    raise self._release_unknown(held, error) from error
+            except BaseException:
+                # Cancelled in the middle: it may or may not have reached the store.
+                await self.runtime.shielded(
+                    self._release_again(self.backend, held.claim, budget), budget
+                )
+                raise
+        # "Not ours any more" after an answer that got lost: our own first request did it, unless
+        # the lease could have ended meanwhile.
+        unknown, held.unknown = held.unknown, False
+        if not known and (not unknown or self.runtime.now() >= held.deadline):
+            held.cause = "the store no longer knew it when it was released"
+            raise held.loss()
+
+    async def _release_again(self, backend: Backend, claim: Claim, limit: float) -> None:
+        """Out of it, held or waiting, as well as we can: the lease does the rest."""
+        try:
+            await backend.leave(claim, max(limit, 0.01))
+        except BackendError as error:
+            log.warning("holdfast: release of %s unknown: %s", shown(claim.name), error)
+
+    def _release_unknown(self, held: Held, error: BackendError) -> BackendError:
+        rest = max(held.deadline - self.runtime.now(), 0.0)
+        return BackendError(
+            f"whether {shown(held.claim.name)} was released is unknown, the store did not answer: "
+            f"{error}. It is renewed no more and frees itself in at most {rest:.1f} s",
+            transient=error.transient,
+        )
+
+    async def renew(self, held: Held, lease: float | None) -> None:
+        """Extend it now, by hand; `HoldLost` if it cannot be."""
+        self.check(held)
+        claim = held.claim
+        if lease is not None and lease != claim.lease:
+            claim = claim._replace(lease=lease)
+        sent = self.runtime.now()
+        (answer,) = await self.backend.renew([claim], [held.fence], budget_for(claim.lease))
+        if isinstance(answer, Granted) and answer.fence == held.fence:
+            with self.ledger.mutex:
+                if held.state is HELD and self.runtime.now() < held.deadline:
+                    held.claim = claim
+                    if not held.renews:
+                        held.ends_by = self.runtime.now() + claim.lease
+                    held.believe(sent, claim.lease)
+            self.keeper.mind(held.due)
+        else:
+            self.ledger.lose(held, "the store no longer knows it")
+        self.check(held)
+
+    async def detach(self, held: Held) -> str:
+        """Let go of it without releasing; the text lets another process take it over."""
+        self.check(held)
+        if held.count > 1:
+            raise NotHeld(
+                f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
+                "acquired, not inside"
+            )
+        answer = await self.backend.transfer(held.claim, False, budget_for(held.claim.lease))
+        if not isinstance(answer, Granted):
+            self.ledger.lose(held, "the store no longer knows it")
+        self.check(held)
+        with self.ledger.mutex:
+            self.ledger.end(held, DETACHED, self.runtime.now())
+        self.ledger.tell(held)
+        return f"hf1:{held.claim.id}:{held.fence}:{held.claim.lease!r}"
+
+    def _describe(self, owner: object) -> str:
+        return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
