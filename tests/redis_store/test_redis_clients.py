@@ -398,7 +398,7 @@ def test_waiting_is_woken_and_not_polled(agent: Make, counted: Any, name: str) -
     calls = lambda: counted.call("INFO", "commandstats").get("cmdstat_evalsha", {}).get("calls", 0)  # noqa: E731
     until(lambda: calls() >= 0)
     before = calls()
-    threading.Event().wait(0.7)
+    threading.Event().wait(0.4)
     assert calls() - before <= 2
     with took() as time_of:
         mine.do(lambda client: hold.release())

@@ -49,7 +49,7 @@ def told_scripts(redis_server: Any) -> None:
 
 @pytest.mark.parametrize(
     "hole, timeout, connected",
-    [("both", 0, True), ("both", 0.3, False), ("down", 0, False), ("down", 0.3, True)],
+    [("both", 0, True), ("both", 0.2, False), ("down", 0.2, True)],
 )
 def test_a_black_hole_is_over_with_the_time_and_one_budget(
     agent: Make, network: Any, far: str, name: str, hole: Any, timeout: float, connected: bool
@@ -63,7 +63,7 @@ def test_a_black_hole_is_over_with_the_time_and_one_budget(
     # The claim, and leaving if it may have arrived, share the budget.
     assert time_of.seconds < timeout + BUDGET * 1.5 + SLACK
     network.heal()
-    hold = mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    hold = mine.do(lambda client: client.lock(f"{name}-2").acquire(timeout=PATIENCE))
     mine.do(lambda client: hold.release())
 
 
@@ -72,12 +72,12 @@ def test_a_wait_that_falls_into_a_black_hole_is_over_on_time(
 ) -> None:
     mine, other = agent(redis_server.url), agent(far, lease=LEASE)
     hold = mine.do(lambda client: client.lock(name).acquire())
-    waits = other.later(lambda client: timed(client, name, 0.6))
+    waits = other.later(lambda client: timed(client, name, 0.3))
     until(lambda: other.client.statistics().waiting)
     network.black_hole()
     error, seconds = waits.result(PATIENCE)
     assert isinstance(error, AcquireTimeout | BackendError)
-    assert 0.6 <= seconds < 0.6 + BUDGET + SLACK
+    assert 0.3 <= seconds < 0.3 + BUDGET + SLACK
     assert hold.is_held
 
 
@@ -287,9 +287,10 @@ def test_the_first_answer_on_a_new_connection_that_is_late_is_not_taken_for_the_
     hold = mine.do(lambda client: client.lock(name).acquire(timeout=5))
     assert network.dropped == 1
     mine.do(lambda client: hold.release())
-    network.latency = 0.03
-    for _ in range(3):
-        slow = agent(far, lease=0.9)  # each attempt has 50 ms: a round trip is longer
+    network.latency = 0.02
+    for _ in range(2):
+        # The first attempt has 50 ms, enough for HELLO only; the next ones have 33.
+        slow = agent(far, lease=0.9)
         with pytest.raises((BackendError, AcquireTimeout)) as caught:
             slow.do(lambda client: client.lock(name).acquire(timeout=0))
         assert "no sense" not in str(caught.value) and "protocol" not in str(caught.value)

@@ -278,7 +278,7 @@ def test_an_answer_and_a_bell_in_one_read_are_both_heard(
 ) -> None:
     """The keeper refreshes on the ear; what was granted to the same client's other thread by that
     very step comes right behind the answer."""
-    mine, other = agents("blocking", redis_server.url), agents("blocking", far)
+    mine, other = agents("blocking", redis_server.url), agents("blocking", far, lease=1.5)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)

@@ -132,8 +132,8 @@ def test_redis_py_does_not_give_up_early(agent: Make, redis_server: Any, name: s
         assert timeout <= time_of.seconds < timeout + 1
     # One that frees itself shortly before the end is had.
     short = f"{name}-short"
-    mine.do(lambda client: client.lock(short, lease=0.5).acquire())
-    assert other.do(lambda client: client.lock(short).acquire(timeout=0.9)).is_held
+    mine.do(lambda client: client.lock(short, lease=0.3).acquire())
+    assert other.do(lambda client: client.lock(short).acquire(timeout=0.6)).is_held
 
 
 def test_redis_py_the_driver_does_not_ask_ten_times(
