@@ -166,7 +166,9 @@ class RedisBackend:
             assert not isinstance(answer, Gone)
             return answer
         said = self._claim_said(claim)
-        reply = await self._call(self._claim_head + said, budget)
+        reply = self._transport.send(self._claim_head + said, budget)
+        if self._transport.suspends:
+            reply = await reply
         if type(reply) is ServerError:
             reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, claim.name)
         return self._claimed(reply, claim.lease)
@@ -206,7 +208,9 @@ class RedisBackend:
             said = simple.release_said(claim)
             return self._yes(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
         said = self._release_said(claim)
-        reply = await self._call(self._release_head + said, budget)
+        reply = self._transport.send(self._release_head + said, budget)
+        if self._transport.suspends:
+            reply = await reply
         if type(reply) is ServerError:
             reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget, claim.name)
         return self._yes(reply)

@@ -70,7 +70,7 @@ class RedisStore:
     def _check_later(self, link: TaskLink) -> None:
         if not self._checked:
             self._checked = True
-            (info,) = link.ask(packed("INFO", "memory"), 1, CHECK_BUDGET)
+            info = link.ask(packed("INFO", "memory"), CHECK_BUDGET)
             info.add_done_callback(self._checked_later)
 
     def _checked_later(self, info: Any) -> None:

@@ -63,26 +63,25 @@ class TaskLink(asyncio.Protocol):
         """End with the loop, which else would leave the socket open."""
         await anext(self._end_of_loop)
 
-    def ask(self, command: bytes, count: int, budget: float) -> list[asyncio.Future[Any]]:
+    def ask(self, command: bytes, budget: float) -> asyncio.Future[Any]:
         """Send, at once if nobody else does just now, else together with them."""
         if self.lost is not None:
             raise self.lost
-        until = self.loop.time() + budget
-        futures = [self.loop.create_future() for _ in range(count)]
-        idle = not self._asked
-        for future in futures:
-            self._asked.append((future, until))
+        loop, asked, out = self.loop, self._asked, self._out
+        until = loop.time() + budget
         if until < self._timer_at:
             self._wake_at(until)
-        if idle:
+        if not asked:
             self._transport.write(command)
         else:
-            if not self._out:
-                self.loop.call_soon(self._flush)
-            self._out.append(command)
-            if len(self._out) >= LOT:
+            if not out:
+                loop.call_soon(self._flush)
+            out.append(command)
+            if len(out) >= LOT:
                 self._flush()  # so that the server works on these while we prepare more
-        return futures
+        future = loop.create_future()
+        asked.append((future, until))
+        return future
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -92,7 +91,7 @@ class TaskLink(asyncio.Protocol):
     async def subscribe(self, home: str) -> None:
         """Bells for ``home`` come here from now on."""
         if self._subscribed is None:
-            (self._subscribed,) = self.ask(packed("SUBSCRIBE", channel_of(home)), 1, EAR_BUDGET)
+            self._subscribed = self.ask(packed("SUBSCRIBE", channel_of(home)), EAR_BUDGET)
             self._subscribed.add_done_callback(_seen)
         refused = await asyncio.shield(self._subscribed)
         if refused is not None:
@@ -219,7 +218,7 @@ class TaskTransport:
         link = self._link
         if link is None or link.lost is not None or link.loop is not asyncio.get_running_loop():
             return self._send_when_ready(command, budget)
-        return link.ask(command, 1, budget)[0]
+        return link.ask(command, budget)
 
     async def _send_when_ready(self, command: bytes, budget: float) -> Any:
         return (await self.calls([command], budget))[0]
@@ -228,8 +227,8 @@ class TaskTransport:
         until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
         rest = max(until - link.loop.time(), 0.001)
-        futures = link.ask(b"".join(commands), len(commands), rest)
-        return await asyncio.gather(*futures)  # which sees the errors of all
+        answers = [link.ask(command, rest) for command in commands]
+        return await asyncio.gather(*answers)  # which sees the errors of all
 
     async def _ready(self, budget: float) -> TaskLink:
         """The connection; made by one task for all who need it."""
