@@ -7,7 +7,7 @@ both. In the blocking world nothing here suspends, so `holdfast.runtime.blocking
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -16,11 +16,12 @@ from holdfast.backends import Store
 from holdfast.core.ports import Backend, Signal
 from holdfast.keys import Key
 from holdfast.model import Capabilities, Snapshot, Statistics
+from holdfast.runtime.blocking import run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Told the verb before it is sent and after it was answered, on the thread or task that asks.
-Hook = Callable[[str, str], Awaitable[None]]
+Hook = Callable[[str, str], Coroutine[Any, Any, None]]
 
 VERBS = frozenset(
     ("claim", "renew", "release", "leave", "transfer", "watch", "inspect", "names", "break_hold")
@@ -186,7 +187,20 @@ class Around:
 
     def __getattr__(self, word: str) -> Any:
         found = getattr(self._inner, word)
+        if word in ("claim_now", "release_now"):
+            return self._hooked_now(word.removesuffix("_now"), found)
         return self._hooked(word, found) if word in VERBS else found
+
+    def _hooked_now(self, word: str, found: Callable[..., Any]) -> Callable[..., Any]:
+        """The same verb without a coroutine, of a blocking backend."""
+
+        def verb(*args: Any) -> Any:
+            run(self._hook(word, "before"))
+            answer = found(*args)
+            run(self._hook(word, "after"))
+            return answer
+
+        return verb
 
     def _hooked(
         self, word: str, found: Callable[..., Coroutine[Any, Any, Any]]
