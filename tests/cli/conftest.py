@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,8 @@ def client(url: str) -> Iterator[holdfast.Client]:
 def start(url: str) -> Iterator[Start]:
     """Starts a process in a session of its own, that is, without a terminal."""
     started: list[subprocess.Popen[str]] = []
+    # Who runs the tests may ignore it (nohup does), and what is ignored is inherited.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(*command: object, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -46,6 +49,7 @@ def start(url: str) -> Iterator[Start]:
         return process
 
     yield start
+    signal.signal(signal.SIGHUP, before)
     for process in started:
         with process:
             process.kill()

@@ -190,7 +190,7 @@ def test_a_fence_that_goes_back_is_not_believed(
     busy = b"*3\r\n:0\r\n:1500000\r\n:" + NOW + b"\r\n"
     back = b"*3\r\n:1\r\n:1799999999999999\r\n:1200000\r\n"
     server = fake(busy, back)
-    mine = agent(server.url, lease=1.2)
+    mine = agent(server.url, lease=6)
     with pytest.raises(BackendError, match="fence 1799999999999999 after it had told of 18"):
         mine.do(lambda client: client.lock("a").acquire(timeout=5))
 
