@@ -6,7 +6,7 @@ The rules:
 1. On waking up, the deadline comes first: what our own clock proves lost is lost, whatever an
    answer that is still under way may say.
 2. An error in renewal is not a loss. It is tried again until the deadline, then it is one, once.
-3. Batches: about 100 claims a step keep a store from being blocked for others.
+3. Batches: a hundred or so claims a step keep a store from being blocked for others.
 4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
    that is released before that is simply not there any more.
 5. A keeper with nothing to do ends, and one that died is noticed: the next hold starts another.
@@ -25,7 +25,7 @@ from holdfast.core.ports import Backend, KeeperRuntime
 from holdfast.errors import BackendError
 from holdfast.model import Busy, Claim, Gone, Granted
 
-BATCH = 100
+BATCH = 125
 IDLE = 20.0
 MAX_BUDGET = 5.0
 STUMBLE = 0.5
@@ -177,7 +177,9 @@ class Keeper:
     async def _renew(self, work: list[Held | Waiting]) -> None:
         for batch in _batches(work):
             sent = self.runtime.now()
-            claims = [_renewal(entry, sent) for entry in batch]
+            claims = [
+                entry.claim if entry.ends_by == NEVER else _capped(entry, sent) for entry in batch
+            ]
             fences = [entry.fence for entry in batch]
             lease = min([claim.lease for claim in claims])
             try:
@@ -191,11 +193,12 @@ class Keeper:
                 return
             now = self.runtime.now()
             lost = []
+            renewed = self._renewed
             with self._ledger.mutex:
                 for entry, claim, answer in zip(batch, claims, answers, strict=True):
                     if not isinstance(entry, Held):
                         self._refreshed(entry, sent, now, answer)
-                    elif cause := self._renewed(entry, claim, sent, now, answer):
+                    elif cause := renewed(entry, claim, sent, now, answer):
                         lost.append((entry, cause))
             for held, cause in lost:
                 self._ledger.lose(held, cause)
@@ -232,11 +235,10 @@ def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:
         yield work[start : start + BATCH]
 
 
-def _renewal(entry: Held | Waiting, now: float) -> Claim:
-    claim = entry.claim
-    if isinstance(entry, Held) and entry.ends_by - now < claim.lease:
-        return claim._replace(lease=max(entry.ends_by - now, 0.001))
-    return claim
+def _capped(entry: Held | Waiting, now: float) -> Claim:
+    """What is to end at some time is not renewed for longer."""
+    claim, rest = entry.claim, entry.ends_by - now
+    return claim if rest >= claim.lease else claim._replace(lease=max(rest, 0.001))
 
 
 def _postpone(entry: Held | Waiting, until: float) -> None:

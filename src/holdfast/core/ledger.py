@@ -83,8 +83,10 @@ class Held:
     def believe(self, sent: float, lease: float) -> None:
         """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
         up to a tenth of that earlier if the keeper is sending others anyway."""
-        self.deadline = min(sent + lease * (1.0 - DRIFT), self.ends_by)
-        if self.renews and sent + lease < self.ends_by - SLACK:
+        ends_by = self.ends_by
+        deadline = sent + lease * (1.0 - DRIFT)
+        self.deadline = deadline if deadline < ends_by else ends_by
+        if self.renews and sent + lease < ends_by - SLACK:
             self.due = sent + lease / 3
             self.early = sent + lease * 0.3
         else:
@@ -125,6 +127,7 @@ class Waiting:
 
     __slots__ = ("claim", "due", "early", "last", "news", "signal")
     fence: ClassVar[int] = 0
+    ends_by: ClassVar[float] = float("inf")
 
     def __init__(self, claim: Claim, signal: Signal) -> None:
         self.claim = claim

@@ -8,6 +8,7 @@ bell for a grant that was rolled back would be believed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlBook, extend_together
@@ -22,6 +23,7 @@ CAPABILITIES = Capabilities(
     store="sqlite", across="host", survives_restart=True, frees_dead_process=True
 )
 MOST_CROWDED = 1000
+_granted: Callable[[tuple[int, float]], Granted] = partial(tuple.__new__, Granted)  # it is hot
 NAMES = """
     SELECT name FROM (SELECT name, ends FROM holds UNION ALL SELECT name, ends FROM waiters)
     WHERE ends > ?1 AND substr(name, 1, length(?2)) = ?2 GROUP BY name ORDER BY name
@@ -155,13 +157,10 @@ class SqliteBackend:
     ) -> list[Granted | Busy | Gone]:
         """All of them in one transaction."""
 
-        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]]:
+        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]] | None:
             now, wall = self._clock(), self._wall()
             if 0 not in fences and extend_together(rows, claims, fences, now):
-                return [
-                    (Granted(fence, claim.lease), None)
-                    for claim, fence in zip(claims, fences, strict=True)
-                ]
+                return None
             done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []
             for claim in claims:
                 book = self._book(rows, claim.name, now, wall)
@@ -172,6 +171,9 @@ class SqliteBackend:
             return done
 
         done = await self._transport.step(work, budget)
+        if done is None:
+            leases = [claim.lease for claim in claims]
+            return list(map(_granted, zip(fences, leases, strict=True)))
         for _, book in done:
             if book is not None:
                 self._after(book)

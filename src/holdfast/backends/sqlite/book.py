@@ -264,8 +264,8 @@ def extend_together(rows: Rows, claims: Sequence[Claim], fences: Sequence[int], 
     done = rows.executemany(
         "UPDATE holds SET ends = ? WHERE name = ? AND id = ? AND fence = ? AND ends > ?",
         [
-            (now + claim.lease, claim.name, claim.id, fence, now)
-            for claim, fence in zip(claims, fences, strict=True)
+            (now + lease, name, claim_id, fence, now)
+            for (name, claim_id, _, lease, *_), fence in zip(claims, fences, strict=True)
         ],
     )
     return bool(done.rowcount == len(claims))
