@@ -6,11 +6,12 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
+from holdfast.core.acquire import _believed
 from holdfast.core.explain import ago, describe
-from holdfast.core.ledger import State
+from holdfast.core.ledger import State, Waiting
 from holdfast.core.terms import Terms
-from holdfast.model import ALL_SLOTS, Busy, Differs, Granted, Snapshot, Waiter, Who
-from holdfast.runtime.blocking import run
+from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot, Waiter, Who
+from holdfast.runtime.blocking import ThreadSignal, run
 
 
 def terms(slots=1, take=1, **more):
@@ -132,18 +133,44 @@ def test_what_the_store_forgot_cannot_be_detached(holdfast_client):
 def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(holdfast_client):
     first = holdfast_client.lock("a").acquire()
     second = holdfast_client.lock("b").acquire()
-    leave = holdfast_client.core.backend.leave
+    ledger = holdfast_client.core.ledger
 
-    async def meanwhile(claim, budget):
-        if second.is_held:
-            with holdfast_client.core.ledger.mutex:
-                holdfast_client.core.ledger.end(second._held, State.RELEASED, 0.0)
-            holdfast_client.core.ledger.kept[second._held.claim.id] = second._held
-        return await leave(claim, budget)
+    def meanwhile():
+        with ledger.mutex:
+            ledger.end(second._held, State.RELEASED, 0.0)
 
-    holdfast_client.core.backend.leave = meanwhile
+    ledger.on_end(first._held, meanwhile)
     holdfast_client.close()
     assert not first.is_held and holdfast_client.statistics().released == 2
+
+
+def test_a_closed_keeper_minds_nothing_any_more(holdfast_client):
+    keeper = holdfast_client.core.keeper
+    keeper.stop()
+    keeper.mind(0.0)
+    assert not keeper.running
+
+
+def test_a_renewal_by_hand_that_is_answered_too_late_is_a_loss(holdfast_client, holdfast_clock):
+    hold = holdfast_client.lock("a", lease=10).acquire()
+    renew = holdfast_client.core.backend.renew
+
+    async def late(*said):
+        answer = await renew(*said)
+        holdfast_clock.advance(11)
+        return answer
+
+    holdfast_client.core.backend.renew = late
+    with pytest.raises(HoldLost, match="lease of 10 s is over"):
+        hold.renew()
+
+
+def test_a_refresh_that_tells_of_an_older_fence_is_not_believed():
+    waiting = Waiting(Claim("n", "id", "who", 30.0), ThreadSignal())
+    waiting.still(5.0, 5.0, 1.0, 100)
+    assert _believed(waiting, 6.0, Granted(99, 30.0), 7.0) is None
+    assert _believed(waiting, 6.0, Granted(101, 30.0), 7.0) is not None
+    assert _believed(waiting, 6.0, Granted(0, 30.0), 7.0) is not None  # a store without fences
 
 
 def test_a_keeper_with_something_to_keep_does_not_retire(holdfast_client):

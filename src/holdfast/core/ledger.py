@@ -200,14 +200,11 @@ class Ledger:
         """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
         held.state = state
         held.cause = cause
-        name, claim_id = held.claim[:2]
-        self.kept.pop(claim_id, None)
+        self.kept.pop(held.claim.id, None)
         if state is LOST:
             self.lost += 1
         else:
-            key = (name, held.owner)
-            if self.by_owner.get(key) is held:
-                del self.by_owner[key]
+            self.forget(held)
             self.released += 1
         self.lasted.append(now - held.acquired_at)
 
