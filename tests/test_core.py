@@ -286,3 +286,23 @@ def test_what_was_given_up_is_forgotten_when_it_must_be_over(holdfast_client, ho
     assert holdfast_client.core.ledger.abandoned
     holdfast_clock.advance(3)
     assert not holdfast_client.core.ledger.abandoned
+
+
+def test_closing_is_bounded_by_its_time_not_by_how_much_is_held(
+    holdfast_client, holdfast_clock, caplog
+):
+    asked = []
+
+    async def hangs(claim, budget):
+        asked.append(claim)
+        holdfast_clock.advance(0.3)
+        raise BackendError("away")
+
+    for number in range(50):
+        holdfast_client.lock(f"job:{number}").acquire()
+    holdfast_client.core.backend.leave = hangs
+    holdfast_client.close()
+    assert len(asked) == 3  # 0.8 s in all
+    assert [record.getMessage() for record in caplog.records] == [
+        "holdfast: release of 50 unknown, their leases end them: away"
+    ]

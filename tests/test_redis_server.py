@@ -31,7 +31,8 @@ def wait_until_gone(pid: int, folder: Path) -> None:
 
 
 def test_it_answers_on_its_port_and_on_its_socket(redis_server):
-    redis = pytest.importorskip("redis")
+    import redis
+
     assert redis_server.client().set("redis-server:port", "1")
     with redis.Redis.from_url(redis_server.unix_url) as client:
         assert client.get("redis-server:port") == b"1"
@@ -104,7 +105,8 @@ def test_one_that_writes_a_log_remembers_through_a_kill(new_redis):
 
 
 def test_a_paused_one_does_not_answer_until_it_is_resumed(new_redis):
-    redis = pytest.importorskip("redis")
+    import redis
+
     server = new_redis()
     with server.client(socket_timeout=0.1) as client:
         server.pause()
@@ -119,7 +121,8 @@ def test_a_paused_one_does_not_answer_until_it_is_resumed(new_redis):
 
 
 def test_tls_is_checked_against_its_own_authority(new_redis):
-    redis = pytest.importorskip("redis")
+    import redis
+
     server = new_redis(tls=True)
     assert server.url.startswith("rediss://") and server.client().ping()
     named = server.url.replace("127.0.0.1", "localhost")
@@ -131,7 +134,8 @@ def test_tls_is_checked_against_its_own_authority(new_redis):
 
 @pytest.mark.parametrize("users", [[], ["app on >apple ~hf:* -@all +get +ping"]])
 def test_a_password_and_users_are_asked_for(new_redis, users):
-    redis = pytest.importorskip("redis")
+    import redis
+
     server = new_redis(password="pear", users=users)
     assert server.client().set("b", "1") and server.call("GET", "b") == b"1"
     with pytest.raises(redis.AuthenticationError):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ordeal import assert_fenced, ordeals, spread
 
 import holdfast
@@ -78,7 +77,6 @@ def test_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_from_i
 def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes_on(
     new_redis: NewRedis,
 ) -> None:
-    pytest.importorskip("redis")
     from storm import LEASES, Storm
     from storm_verdict import judge
 

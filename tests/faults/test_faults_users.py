@@ -117,8 +117,10 @@ def hasty(redis_server, far):
 
 
 @pytest.fixture
-def errors():
-    return pytest.importorskip("redis").exceptions
+def errors(redis_server):
+    import redis
+
+    return redis.exceptions
 
 
 def test_redis_is_far_away(far, client):

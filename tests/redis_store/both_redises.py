@@ -6,16 +6,9 @@ has had its way with them.
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import socket
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from holdfast.testing.miniredis import Argument, MiniError, MiniRedis
 
@@ -61,38 +54,6 @@ class Wire:
         if kind == b"*":
             return [self._reply() for _ in range(number)]
         return self._file.read(number + 2)[:-2]
-
-
-@contextlib.contextmanager
-def real_redis() -> Iterator[int]:
-    """The port of a Redis that was started for this test, without anything on disk."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed: see tests/servers/needed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-        options += ["--save", "", "--appendonly", "no", "--logfile", "log"]
-        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        try:
-            _wait_for(port)
-            yield port
-        finally:
-            server.terminate()
-            server.wait(10)
-
-
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except ConnectionRefusedError:
-            assert time.monotonic() < until, "redis-server did not start"
-            time.sleep(0.01)
 
 
 class Both:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
-from both_redises import KEYS, Both, real_redis
+from both_redises import KEYS, Both
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_commands import CASED, FURNISHED, SHAPES, Words, lua
 
 from holdfast.testing.miniredis import MiniError
-
-
-@pytest.fixture(scope="module")
-def redis_port() -> Iterator[int]:
-    with real_redis() as port:
-        yield port
-
-
-@pytest.fixture
-def both(redis_port: int) -> Iterator[Both]:
-    pair = Both(redis_port)
-    yield pair
-    pair.real.close()
 
 
 def test_random_commands_get_the_same_replies_as_from_redis(redis_port: int) -> None:

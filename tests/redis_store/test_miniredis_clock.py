@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
-from both_redises import Both, real_redis
+from both_redises import Both
 
 from holdfast.testing.miniredis import MiniError, MiniRedis
 from holdfast.testing.miniredis.scripts import Engine
-
-
-@pytest.fixture(scope="module")
-def redis_port() -> Iterator[int]:
-    with real_redis() as port:
-        yield port
-
-
-@pytest.fixture
-def both(redis_port: int) -> Iterator[Both]:
-    pair = Both(redis_port)
-    yield pair
-    pair.real.close()
 
 
 @pytest.fixture

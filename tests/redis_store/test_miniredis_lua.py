@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from both_redises import Both, real_redis
+from both_redises import Both
 
 from holdfast.testing.miniredis import MiniError, MiniRedis
 
@@ -242,12 +242,6 @@ NUMBERS = [
 NUMBERS += ["1763258400123456", "2^53", "2^53+2", "2^62", "2^63", "-2^63", "2^64", "1e15", "1e16"]
 NUMBERS += ["1e17", "1e18", "1e20", "1e21", "99999999999999999", "0.1+0.2", "1/0", "-1/0", "0/0"]
 NUMBERS += ["-(0/0)", "100", "1e2", "-0.5", "2^31", "1e-5", "123456789012345678", "0x10", "-1e15"]
-
-
-@pytest.fixture(scope="module")
-def redis_port() -> Iterator[int]:
-    with real_redis() as port:
-        yield port
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ that was given up on may still arrive from an old connection.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ class Seen(NamedTuple):
     unfair: Sequence[Row]
 
 
-class Server:
+class Server(ABC):
     """A store behind the network. ``observe`` is told of every step, for the witness."""
 
     # Does the wall clock measure leases too? Then setting it ends or prolongs them.
@@ -64,19 +65,19 @@ class Server:
         self.nodes: dict[str, Node] = {}  # whose claim that is, by its id
         self.observe: Callable[[str], None] = lambda name: None
 
-    def seen(self, name: str) -> Seen:
-        raise NotImplementedError
+    @abstractmethod
+    def seen(self, name: str) -> Seen: ...
 
+    @abstractmethod
     def amnesia(self) -> None:
         """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
-        raise NotImplementedError
 
-    def restarted(self) -> None:
-        """Connections do not outlive it."""
+    def restarted(self) -> None:  # noqa: B027
+        """Connections do not outlive it, where there are any."""
 
+    @abstractmethod
     def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
         """A client's way to this store."""
-        raise NotImplementedError
 
     def now(self) -> float:
         return self.world.time * self.rate
