@@ -35,16 +35,29 @@ from holdfast.backends.sqlite.neighbours import Neighbours
 from holdfast.backends.sqlite.store import PipeEar, SqliteStore
 from holdfast.backends.sqlite.transport import BlockingTransport, File
 from holdfast.core.ports import Backend
-from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
+from holdfast.model import (
+    ALL_SLOTS,
+    BARRIER,
+    LATCH,
+    MOST_PERMITS,
+    Busy,
+    Claim,
+    Differs,
+    Granted,
+    Snapshot,
+)
 from holdfast.runtime.blocking import ThreadSignal, run
 from holdfast.testing.miniredis import MiniError, MiniRedis
 
 BUDGET = 30.0
 SIZES = {"lock": 1, "semaphore": 3, "read-write": ALL_SLOTS}
+SHOWN = [""] * 10  # names have no fences
+GATES = {"latch": LATCH + 2, "barrier": BARRIER + 2}
 Bell = tuple[str, Granted | None]
 Ask = Callable[[Backend, "Side"], Coroutine[Any, Any, Any]]
 
 names = st.sampled_from(sorted(SIZES))
+all_names = st.sampled_from(sorted(SIZES | GATES))
 numbers = st.integers(0, 4)
 picks = st.integers(0, 30)
 clients = st.integers(0, 1)
@@ -58,46 +71,58 @@ class Side:
         self.backends = backends
         self.per_name = per_name  # does each name count its own fences?
         self.rung: list[Bell] = []
-        self.fences: list[int] = []  # in the order in which they were first seen
+        # In the order in which they were first seen; the name is '' where all names share them.
+        self.fences: list[tuple[str, int]] = []
         self.seen = 0  # no fence so far is greater, and every later one is
 
     def watch(self, claim: Claim) -> None:
         for backend in self.backends:
             run(backend.watch(claim, lambda grant: self.rung.append((claim.id, grant)), 0.0))
 
-    def ask(self, client: int, ask: Ask) -> tuple[Any, list[Bell]]:
+    def ask(self, client: int, ask: Ask, names: Sequence[str]) -> tuple[Any, list[Bell]]:
         before, self.latest = self.seen, self.seen
         answer = run(ask(self.backends[client % len(self.backends)], self))
         for backend in self.backends:
             run(backend.hear(0.0))
         known = len(self.fences)
-        answer = self.told(answer)
+        answer = self.told(answer, names)
         # Bells of one step may come in any order from two homes.
-        bells = [(one, self.told(grant)) for one, grant in sorted(self.rung, key=lambda it: it[0])]
+        bells = [
+            (one, self.told(grant, [one.partition("#")[0]]))
+            for one, grant in sorted(self.rung, key=lambda it: it[0])
+        ]
         self.rung.clear()
-        assert all(fence > before for fence in self.fences[known:])
-        self.seen = max(self.latest, *self.fences, 0)
+        assert all(fence > before for _, fence in self.fences[known:])
+        self.seen = max(self.latest, *(fence for _, fence in self.fences), 0)
         return answer, bells
 
-    def told(self, answer: Any) -> Any:
+    def told(self, answer: Any, names: Sequence[str]) -> Any:
+        """What was said of these names: one answer, or a list of one for each."""
         match answer:
             case Granted(fence, lease):
-                return Granted(self.order_of(fence), lease)
+                return Granted(self.order_of(names[0], fence), lease)
             case Busy(retry_after, fence):
                 assert fence >= self.seen or self.per_name
                 self.latest = max(self.latest, fence)
                 return Busy(retry_after, 0)
             case Snapshot():
-                holders = [replace(one, fence=self.order_of(one.fence)) for one in answer.holders]
+                holders = [
+                    replace(one, fence=self.order_of(names[0], one.fence)) for one in answer.holders
+                ]
                 return replace(answer, holders=tuple(holders))
             case list():
-                return [self.told(one) for one in answer]
+                pairs = zip(answer, names, strict=False)
+                return [self.told(one, [name]) for one, name in pairs]
         return answer
 
-    def order_of(self, fence: int) -> int:
-        if fence not in self.fences:
-            self.fences.append(fence)
-        return self.fences.index(fence)
+    def order_of(self, name: str, fence: int) -> int:
+        known = (name if self.per_name else "", fence)
+        if known not in self.fences:
+            self.fences.append(known)
+        return self.fences.index(known)
+
+    def fence(self, order: int) -> int:
+        return self.fences[order][1]
 
 
 class DirectTransport:
@@ -172,6 +197,9 @@ class Twins(RuleBasedStateMachine):
         self.sqlite = Side(self.sqlite_client(), self.sqlite_client())
         self.redis = Side(*self.redis_clients(), per_name=True)
         self.claims: dict[str, Claim] = {}  # by id, as long as it may be there
+        self.sizes = dict(SIZES)
+        self.over: dict[str, int] = {}
+        self.resized: dict[str, int] = {}  # claims whose rows have another size by now
         self.believed: dict[str, Belief] = {}
         self.given: set[int] = set()
 
@@ -223,13 +251,13 @@ class Twins(RuleBasedStateMachine):
 
     # ---- all of them, and what they said -----------------------------------------------------
 
-    def all(self, client: int, ask: Ask, *, redis: bool = True) -> Any:
-        ours, our_bells = self.memory.ask(client, ask)
-        theirs, their_bells = self.sqlite.ask(client, ask)
+    def all(self, client: int, ask: Ask, *names: str, redis: bool = True) -> Any:
+        ours, our_bells = self.memory.ask(client, ask, names)
+        theirs, their_bells = self.sqlite.ask(client, ask, names)
         assert theirs == ours
         assert their_bells == our_bells
         if redis:
-            theirs, their_bells = self.redis.ask(client, ask)
+            theirs, their_bells = self.redis.ask(client, ask, names)
             assert blurred(theirs) == blurred(ours)
             assert their_bells == our_bells
         for claim_id, grant in our_bells:
@@ -246,7 +274,8 @@ class Twins(RuleBasedStateMachine):
         else:
             assert grant.fence == known.fence
         ends = self.now + grant.lease
-        self.believed[claim_id] = Belief(claim.name, claim.slots, claim.take, grant.fence, ends)
+        slots = self.resized.get(claim_id, claim.slots)
+        self.believed[claim_id] = Belief(claim.name, slots, claim.take, grant.fence, ends)
 
     def alive(self) -> list[Belief]:
         return [one for one in self.believed.values() if self.now < one.ends]
@@ -280,13 +309,37 @@ class Twins(RuleBasedStateMachine):
         other_size: bool,
     ) -> None:
         """A claim id is asked with on the same terms again, as the core does, until it ended."""
-        slots = 2 if other_size else SIZES[name]
+        slots = 2 if other_size else self.sizes[name]
         self.ask_for(client, name, number, lease, slots, take, fair, wait)
 
     @rule(client=clients, number=numbers, lease=st.sampled_from([0.5, 2.0]))
     def claim_a_plain_lock(self, client: int, number: int, lease: float) -> None:
         """The common case, more often than chance would have it."""
         self.ask_for(client, "lock", number, lease, 1, 1, True, True)
+
+    @rule(
+        client=clients,
+        name=st.sampled_from(sorted(GATES)),
+        number=numbers,
+        lease=leases,
+        take=st.sampled_from([0, 1]),
+        wait=st.sampled_from([True, True, False]),
+        other_size=st.sampled_from([0] * 9 + [1]),
+    )
+    def come_to_a_gate(
+        self,
+        client: int,
+        name: str,
+        number: int,
+        lease: float,
+        take: int,
+        wait: bool,
+        other_size: int,
+    ) -> None:
+        """Count a latch down, or wait for it (taking none); or come to a barrier."""
+        take = 1 if name == "barrier" else take
+        slots = GATES[name] + other_size
+        self.ask_for(client, name, number, lease, slots, take, name == "latch", wait)
 
     def ask_for(
         self,
@@ -299,24 +352,113 @@ class Twins(RuleBasedStateMachine):
         fair: bool,
         wait: bool,
     ) -> None:
-        claim_id = f"{name}#{number}"
-        if claim_id not in self.claims:
-            claim = Claim(name, claim_id, f"host {number} t", lease, slots, take, fair, wait)
-            self.claims[claim_id] = claim
-            self.memory.watch(claim)
-            self.sqlite.watch(claim)
-            self.redis.watch(claim)
-        claim = self.claims[claim_id]
+        claim = self.made(name, number, lease, slots, take, fair, wait)
         # More than there are can never be had: Redis is not even asked.
         answer = self.all(
             client,
             lambda backend, side: backend.claim(claim, BUDGET),
+            claim.name,
             redis=claim.take <= claim.slots,
         )
+        self.answered(claim, answer)
+
+    def made(
+        self,
+        name: str,
+        number: int,
+        lease: float,
+        slots: int,
+        take: int,
+        fair: bool,
+        wait: bool,
+    ) -> Claim:
+        claim_id = f"{name}#{number}"
+        if claim_id not in self.claims:
+            claim = Claim(name, claim_id, f"host {number} t", lease, slots, take, fair, wait)
+            self.claims[claim_id] = claim
+            self.resized.pop(claim_id, None)
+            self.memory.watch(claim)
+            self.sqlite.watch(claim)
+            self.redis.watch(claim)
+        return self.claims[claim_id]
+
+    def answered(self, claim: Claim, answer: Granted | Busy | Differs) -> None:
         if isinstance(answer, Granted):
             self.granted(claim.id, answer)
+            if claim.take and "latch" in claim.name:
+                self.latch_went_on(claim, answer)
         elif isinstance(answer, Differs) or not claim.wait:
             del self.claims[claim.id]
+
+    def latch_went_on(self, claim: Claim, answer: Granted) -> None:
+        """Whoever counts down makes all that was counted last as long."""
+        for claim_id, one in self.believed.items():
+            if one.name == claim.name and one.take and self.now < one.ends:
+                self.believed[claim_id] = one._replace(ends=self.now + answer.lease)
+
+    @rule(
+        client=clients,
+        several=st.lists(st.tuples(names, numbers), min_size=1, max_size=4, unique=True),
+        lease=leases,
+        wait=st.booleans(),
+    )
+    def claim_many(
+        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+    ) -> None:
+        claims = [
+            self.made(name, number, lease, self.sizes[name], 1, True, wait)
+            for name, number in several
+        ]
+        if any(claim.take > claim.slots for claim in claims):
+            return  # never asked for together
+        answers = self.all(
+            client,
+            lambda backend, side: backend.claim_many(claims, BUDGET),
+            *[claim.name for claim in claims],
+        )
+        assert all(isinstance(answer, Granted) for answer in answers[:-1])
+        for claim, answer in zip(claims, answers, strict=False):
+            self.answered(claim, answer)
+
+    @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
+    def release_many(self, client: int, which: set[int]) -> None:
+        claims = list({claim.id: claim for claim in map(self.picked, sorted(which))}.values())
+        released = self.all(
+            client,
+            lambda backend, side: backend.release_many(claims, BUDGET),
+            *[claim.name for claim in claims],
+        )
+        for claim, done in zip(claims, released, strict=True):
+            if done:
+                del self.believed[claim.id]
+                del self.claims[claim.id]
+
+    @rule(client=clients, pick=picks, take=st.sampled_from([1, 1, 2]))
+    def shrink(self, client: int, pick: int, take: int) -> None:
+        claim = self.picked(pick)._replace(take=take)
+        if claim.slots >= LATCH:
+            return
+        answer = self.all(client, lambda backend, side: backend.shrink(claim, BUDGET), claim.name)
+        if isinstance(answer, Granted):
+            known = self.believed[claim.id]
+            assert answer.fence == known.fence
+            ends, take = self.now + claim.lease, min(known.take, take)
+            self.believed[claim.id] = known._replace(ends=ends, take=take)
+            self.claims[claim.id] = claim._replace(take=take)
+
+    @rule(client=clients, name=all_names, slots=st.integers(1, 5))
+    def resize(self, client: int, name: str, slots: int) -> None:
+        had = self.all(client, lambda backend, side: backend.resize(name, slots, BUDGET))
+        if 0 < had <= MOST_PERMITS:
+            for claim_id, one in self.believed.items():
+                if one.name == name:
+                    self.believed[claim_id] = one._replace(slots=slots)
+            for claim in self.claims.values():
+                if claim.name == name:
+                    self.resized[claim.id] = slots
+        if name == "semaphore":
+            self.sizes[name] = slots
+        self.over[name] = sum(one.take for one in self.alive() if one.name == name)
 
     @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
     def renew(self, client: int, which: set[int]) -> None:
@@ -327,10 +469,10 @@ class Twins(RuleBasedStateMachine):
         believed = [alive.get(claim.id) for claim in claims]
 
         def renew(backend: Backend, side: Side) -> Coroutine[Any, Any, Any]:
-            fences = [side.fences[known.fence] if known else 0 for known in believed]
+            fences = [side.fence(known.fence) if known else 0 for known in believed]
             return backend.renew(claims, fences, BUDGET)
 
-        answers = self.all(client, renew)
+        answers = self.all(client, renew, *[claim.name for claim in claims])
         for claim, answer in zip(claims, answers, strict=True):
             if isinstance(answer, Granted):
                 self.granted(claim.id, answer)
@@ -346,7 +488,9 @@ class Twins(RuleBasedStateMachine):
     def release(self, client: int, pick: int) -> None:
         claim = self.picked(pick)
         known = self.believed.get(claim.id)
-        released = self.all(client, lambda backend, side: backend.release(claim, BUDGET))
+        released = self.all(
+            client, lambda backend, side: backend.release(claim, BUDGET), claim.name
+        )
         assert released == (known is not None and known.ends > self.now)
         if released:
             del self.believed[claim.id]
@@ -355,18 +499,20 @@ class Twins(RuleBasedStateMachine):
     @rule(client=clients, pick=picks)
     def leave(self, client: int, pick: int) -> None:
         claim = self.picked(pick)
-        self.all(client, lambda backend, side: backend.leave(claim, BUDGET))
+        self.all(client, lambda backend, side: backend.leave(claim, BUDGET), claim.name)
         self.believed.pop(claim.id, None)
         self.claims.pop(claim.id, None)
 
     @rule(client=clients, pick=picks, attached=st.booleans())
     def transfer(self, client: int, pick: int, attached: bool) -> None:
         claim = self.picked(pick)
-        answer = self.all(client, lambda backend, side: backend.transfer(claim, attached, BUDGET))
+        answer = self.all(
+            client, lambda backend, side: backend.transfer(claim, attached, BUDGET), claim.name
+        )
         if isinstance(answer, Granted):
             self.granted(claim.id, answer)
 
-    @rule(client=clients, name=names, pick=st.integers(0, 3), off=st.sampled_from([0, 0, 1]))
+    @rule(client=clients, name=all_names, pick=st.integers(0, 3), off=st.sampled_from([0, 0, 1]))
     def break_hold(self, client: int, name: str, pick: int, off: int) -> None:
         holders = self.look(client, name).holders
         if not holders:
@@ -374,14 +520,14 @@ class Twins(RuleBasedStateMachine):
         order = holders[pick % len(holders)].fence
         victims = [one for one, belief in self.believed.items() if belief.fence == order]
         next_is_held = any(
-            {side.fences[order] + off} & {side.fences[one.fence] for one in holders}
+            {side.fence(order) + off} & {side.fence(one.fence) for one in holders}
             for side in (self.memory, self.sqlite, self.redis)
             if off
         )
         if next_is_held:
             return  # then "one more" is another's fence, in one of the stores
         broken = self.all(
-            client, lambda backend, side: backend.break_hold(name, side.fences[order] + off, BUDGET)
+            client, lambda backend, side: backend.break_hold(name, side.fence(order) + off, BUDGET)
         )
         assert broken == (off == 0)
         for claim_id in victims if broken else []:
@@ -389,7 +535,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(client=clients, prefix=st.sampled_from(["", "l", "read-", "zz"]))
     def list_names(self, client: int, prefix: str) -> None:
-        self.all(client, lambda backend, side: _as_list(backend.names(prefix, BUDGET)))
+        self.all(client, lambda backend, side: _as_list(backend.names(prefix, BUDGET)), *SHOWN)
 
     @rule(seconds=st.sampled_from([0.0, 0.125, 0.5, 1.5, 3.0, 6.0, 30.0, 100.0]))
     def pass_time(self, seconds: float) -> None:
@@ -401,7 +547,7 @@ class Twins(RuleBasedStateMachine):
         self.wall += seconds
 
     def look(self, client: int, name: str) -> Snapshot:
-        seen = self.all(client, lambda backend, side: backend.inspect(name, BUDGET))
+        seen = self.all(client, lambda backend, side: backend.inspect(name, BUDGET), name)
         assert isinstance(seen, Snapshot)
         return seen
 
@@ -412,9 +558,15 @@ class Twins(RuleBasedStateMachine):
         for name in SIZES:
             live = [one for one in self.alive() if one.name == name]
             assert len({one.slots for one in live}) <= 1
-            assert all(sum(one.take for one in live) <= one.slots for one in live)
+            most = self.over.get(name, 0)  # were held when it was made smaller
+            assert all(sum(one.take for one in live) <= max(one.slots, most) for one in live)
 
-    @rule(client=clients, name=names)
+    @invariant()
+    def a_latch_counts_no_more_than_it_has(self) -> None:
+        live = [one for one in self.alive() if one.name == "latch"]
+        assert all(sum(one.take for one in live) <= one.slots - LATCH for one in live)
+
+    @rule(client=clients, name=all_names)
     def the_stores_know_exactly_those_who_may_believe(self, client: int, name: str) -> None:
         """Not after every step: looking buries the dead, and the verbs must do without that."""
         known = {one.fence for one in self.alive() if one.name == name}

@@ -11,8 +11,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+# The size of a name tells its kind too, so that two kinds can never share a name unnoticed: the
+# numbers up to here are those of locks (1) and semaphores (n).
+MOST_PERMITS = 2**31 - 2
 # A name of slots without end: readers take one each, a writer takes all of them.
 ALL_SLOTS = 2**31 - 1
+# Plus how many must count down. Each takes one slot for good; those who wait take none, and are let
+# through when all slots are taken.
+LATCH = 2**32
+# Plus how many parties. They stand in the queue until they are so many, and leave it together.
+BARRIER = 2**33
 # The layout of a lock that other libraries write too; the other one is ours, and has no name.
 SIMPLE = "simple"
 
@@ -50,7 +58,8 @@ class Claim(NamedTuple):
     """One attempt to get something. ``id`` cannot be guessed, and asking twice with it is harmless.
 
     ``slots`` is the size of the name (1 for a lock, n for a semaphore, ALL_SLOTS for a read-write
-    lock), ``take`` how many of them this claim wants. ``wait`` False asks once and leaves no place.
+    lock; see above), ``take`` how many of them this claim wants. ``wait`` False asks once and
+    leaves no place.
     A tuple, not a dataclass like its neighbours: one is made for every acquire, in a third of the
     time.
     """
@@ -67,6 +76,17 @@ class Claim(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Claim on {self.name!r}, {self.take} of {self.slots}>"
+
+
+def kind_of(slots: int) -> str:
+    """What a name of this size is, for messages."""
+    if slots >= BARRIER:
+        return f"a barrier of {slots - BARRIER}"
+    if slots >= LATCH:
+        return f"a latch of {slots - LATCH}"
+    if slots == ALL_SLOTS:
+        return "a read-write lock"
+    return "a lock" if slots == 1 else f"a semaphore of {slots}"
 
 
 class Granted(NamedTuple):

@@ -13,7 +13,7 @@ import redis
 from redis_ends import PATIENCE, Agent, connections, took, until
 
 from holdfast import AcquireTimeout, BackendError, HoldLost
-from holdfast.backends.redis.backend import key_of
+from holdfast.backends.redis.words import key_of
 
 New = Callable[..., Any]
 Make = Callable[..., Agent]

@@ -17,8 +17,8 @@ from redis_ends import PATIENCE, Agent, took, until
 
 import holdfast
 from holdfast import AcquireTimeout, BackendError, HoldLost, aio
-from holdfast.backends.redis.backend import key_of
 from holdfast.backends.redis.scripts import CLAIM, LEAVE, RELEASE, RENEW, Script
+from holdfast.backends.redis.words import key_of
 
 Make = Callable[..., Agent]
 LEASE = 1.2

@@ -17,7 +17,7 @@ import pytest
 from redis_ends import PATIENCE, connections, took, until
 
 import holdfast
-from holdfast.backends.redis.backend import key_of
+from holdfast.backends.redis.words import key_of
 
 SOURCE = Path(holdfast.__file__).parent.parent
 

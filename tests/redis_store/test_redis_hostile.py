@@ -13,7 +13,7 @@ import pytest
 from redis_ends import PATIENCE, Agent, FakeServer, took, until
 
 from holdfast import AcquireTimeout, BackendError
-from holdfast.backends.redis.backend import key_of
+from holdfast.backends.redis.words import key_of
 
 Make = Callable[..., Agent]
 

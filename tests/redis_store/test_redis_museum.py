@@ -13,8 +13,8 @@ import pytest
 from redis_ends import PATIENCE, Agent, took, until
 
 from holdfast import AcquireTimeout, BackendError, HoldLost, NotHeld
-from holdfast.backends.redis.backend import key_of
 from holdfast.backends.redis.scripts import CLAIM, RELEASE, RENEW
+from holdfast.backends.redis.words import key_of
 
 Make = Callable[..., Agent]
 

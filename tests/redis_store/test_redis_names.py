@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from redis_ends import Agent
 
 from holdfast import ConfigurationError
-from holdfast.backends.redis.backend import _THREE_KEYS, key_of, keys_of, name_of
+from holdfast.backends.redis.words import THREE_KEYS, key_of, keys_of, name_of
 
 Make = Callable[..., Agent]
 
@@ -48,7 +48,7 @@ def test_two_names_never_share_a_key(one: str, other: str) -> None:
 @example("{}")
 @example("}{")
 def test_all_keys_of_a_name_are_in_one_slot_and_lead_back(name: str) -> None:
-    packed = keys_of(name)[1][len(_THREE_KEYS) :]
+    packed = keys_of(name)[1][len(THREE_KEYS) :]
     keys = [part for part in packed.split(b"\r\n") if part and not part.startswith(b"$")]
     assert len(keys) == 3, "a line break in a key"
     assert len({key_slot(key) for key in keys}) == 1

@@ -11,7 +11,7 @@ import pytest
 from redis_ends import PATIENCE, Agent, until
 
 from holdfast import BackendError
-from holdfast.backends.redis.backend import key_of
+from holdfast.backends.redis.words import key_of
 
 Make = Callable[..., Agent]
 

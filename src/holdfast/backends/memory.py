@@ -68,7 +68,7 @@ class NameBook:
             if row.ends > self.now:
                 yield row
             else:
-                del places[row.id]
+                places.pop(row.id, None)
 
     def place(self, claim_id: str) -> Row | None:
         row = self._places[True].get(claim_id) or self._places[False].get(claim_id)
@@ -196,6 +196,16 @@ class MemoryBackend:
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         return self._step(claim.name, law.claim, claim)
 
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        answers: list[Granted | Busy | Differs] = []
+        for claim in claims:
+            answers.append(self._step(claim.name, law.claim, claim))
+            if not isinstance(answers[-1], Granted):
+                break
+        return answers
+
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
@@ -204,11 +214,20 @@ class MemoryBackend:
     async def release(self, claim: Claim, budget: float) -> bool:
         return self._step(claim.name, law.release, claim)
 
+    async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+        return [self._step(claim.name, law.release, claim) for claim in claims]
+
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         return self._step(claim.name, law.leave, claim)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return self._step(claim.name, law.transfer, claim, attached)
+
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+        return self._step(claim.name, law.shrink, claim)
+
+    async def resize(self, name: str, slots: int, budget: float) -> int:
+        return self._step(name, law.resize, slots)
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._store.bells.watch(claim.id, wake)

@@ -22,7 +22,7 @@ from holdfast.core.law import REFRESH
 from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendError, ConfigurationError, NotHeld
-from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
+from holdfast.model import Busy, Claim, Differs, Granted, Snapshot, kind_of
 
 # A waiter that heard nothing of its keeper for so long asks for itself.
 FLOOR = 2 * REFRESH
@@ -203,13 +203,7 @@ def _differs(claim: Claim, answer: Differs) -> ConfigurationError:
             f"{shown(claim.name)} has {claim.slots} slots: {claim.take} at once can never be had"
         )
     return ConfigurationError(
-        f"{shown(claim.name)} is in use as {_kind(answer.slots)}, and cannot be "
-        f"{_kind(claim.slots)} at the same time: use another name, or the same kind and size "
+        f"{shown(claim.name)} is in use as {kind_of(answer.slots)}, and cannot be "
+        f"{kind_of(claim.slots)} at the same time: use another name, or the same kind and size "
         "everywhere"
     )
-
-
-def _kind(slots: int) -> str:
-    if slots == 1:
-        return "a lock"
-    return "a read-write lock" if slots == ALL_SLOTS else f"a semaphore of {slots}"

@@ -18,15 +18,32 @@ The rules:
    renewal cannot bring back what was released.
 5. A fence is greater than every fence the store gave before, also after it forgot (see the books).
 6. The size of a name is that of its live rows. Nothing is left behind when the last of them ends.
+7. A latch and a barrier are names too, of sizes of their own (see `model`). Who counts a latch down
+   takes one of its slots for good; who waits for it takes none, and fits when all are taken. The
+   parties of a barrier fit when as many as it needs are waiting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
-from holdfast.model import Busy, Claim, Differs, Gone, Granted, Holder, Snapshot, Waiter, Who
+from holdfast.model import (
+    BARRIER,
+    LATCH,
+    MOST_PERMITS,
+    Busy,
+    Claim,
+    Differs,
+    Gone,
+    Granted,
+    Holder,
+    Snapshot,
+    Waiter,
+    Who,
+)
 
 # How long a place lives without being refreshed. The keeper refreshes four times as often.
 PLACE_LEASE = 6.0
@@ -101,11 +118,13 @@ def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
         # Asked twice: the first answer was lost, or our bell. The lease starts again, as a
         # renewal's does, so that the asker's belief may count from this request.
         return _extend(book, mine, claim.lease)
-    if (slots := _slots(book, claim.slots)) != claim.slots or claim.take > slots:
-        return Differs(slots)
     if (place := book.place(claim.id)) is not None:
         _refresh(book, place)
         return _serve(book, awake=place) or _busy(book, place)
+    if (slots := _slots(book, claim.slots)) != claim.slots or claim.take > slots:
+        return Differs(slots)
+    if slots >= LATCH:
+        return _gather(book, claim)
     _serve(book)  # a lease that ran out has freed slots for those who wait already
     place = _row(book, claim)
     if claim.take <= slots - _taken(book) and not (claim.fair and _first(book)):
@@ -151,6 +170,40 @@ def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:
     return _extend(book, mine, claim.lease)
 
 
+def shrink(book: Book, claim: Claim) -> Granted | Gone:
+    """The hold goes on with fewer slots, under its fence; what became free serves the next. A
+    writer becomes a reader so."""
+    mine = book.holds.get(claim.id)
+    if mine is None:
+        return Gone()
+    mine.take = min(mine.take, claim.take)
+    kept = _extend(book, mine, claim.lease)
+    _serve(book)
+    return kept
+
+
+def resize(book: Book, slots: int) -> int:
+    """Give a semaphore another size; the one it had, 0 if nobody holds it or waits for it. Those
+    who hold more than there is now go on. What is no semaphore stays as it is."""
+    had = _slots(book, 0)
+    if not 0 < had <= MOST_PERMITS:
+        return had
+    for row in list(book.holds.values()):
+        row.slots = slots
+        book.keep_hold(row)
+    for fair in (True, False):
+        for place in list(book.waiting(fair=fair)):
+            if place.take > slots:
+                # It could never be served, and nobody behind it. It asks again, and is told.
+                book.drop_place(place)
+                book.ring(place, None)
+            else:
+                place.slots = slots
+                book.keep_place(place)
+    _serve(book)
+    return had
+
+
 def break_hold(book: Book, fence: int) -> bool:
     """End the hold that has this fence, whoever owns it. The next fence is greater than any."""
     for row in book.holds.values():
@@ -185,7 +238,7 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
     got: Granted | None = None
     for place in book.waiting(fair=True):
         if free is None:
-            free = place.slots - _taken(book)
+            free = _free(book, place.slots)
         if place.take > free:
             break  # nobody overtakes it, or a writer would starve
         book.drop_place(place)
@@ -211,6 +264,43 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
         if free <= 0:
             break
     return got
+
+
+def _free(book: Book, slots: int) -> int:
+    """How many slots those who wait in order may take now."""
+    if slots < LATCH:
+        return slots - _taken(book)
+    if slots < BARRIER:
+        return 0 if _is_open(book, slots) else -1  # they take none
+    parties = slots - BARRIER
+    arrived = sum(1 for _ in islice(book.waiting(fair=True), parties))
+    return parties if arrived == parties else 0
+
+
+def _is_open(book: Book, slots: int) -> bool:
+    return _taken(book) >= slots - LATCH
+
+
+def _gather(book: Book, claim: Claim) -> Granted | Busy:
+    """A latch or a barrier: count it down, or wait for the others."""
+    row = _row(book, claim)
+    if claim.slots < BARRIER and claim.take:
+        if _is_open(book, claim.slots):
+            return Busy(REFRESH, book.last_fence)  # nothing is left to count
+        row.home = DETACHED  # it stays although its process may end
+        counted = _grant(book, row, claim.lease)
+        for other in list(book.holds.values()):
+            if other.take:  # all of it is forgotten together, so long after the last
+                _extend(book, other, claim.lease)
+        _serve(book)
+        return counted
+    row.fair = True  # all are let through together
+    row.ends = book.now + PLACE_LEASE
+    book.add_place(row)
+    answer = _serve(book, awake=row)
+    if answer is None and not claim.wait:
+        book.drop_place(row)
+    return answer or _busy(book, row)
 
 
 def _grant(book: Book, row: Row, lease: float) -> Granted:

@@ -76,6 +76,12 @@ class Backend(Protocol):
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs: ...
 
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> Sequence[Granted | Busy | Differs]:
+        """Claim after claim, in this order, in as few steps as the store can; up to and with the
+        first that is not granted."""
+
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> Sequence[Granted | Busy | Gone]:
@@ -83,9 +89,15 @@ class Backend(Protocol):
 
     async def release(self, claim: Claim, budget: float) -> bool: ...
 
+    async def release_many(self, claims: Sequence[Claim], budget: float) -> Sequence[bool]: ...
+
     async def leave(self, claim: Claim, budget: float) -> Snapshot: ...
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone: ...
+
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone: ...
+
+    async def resize(self, name: str, slots: int, budget: float) -> int: ...
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         """From now on call ``wake`` when the claim is served or rung. Hints only: they may be late,

@@ -1,18 +1,15 @@
 """The verbs on Redis: which script is called with what, and what its answer means.
 
-The decisions are the scripts' (`lua/`, the law of slots), the connection is the transport's. The
-hot commands are put together from parts that are remembered per name and per terms, so that a claim
-costs the joining of a few byte strings.
+The decisions are the scripts' (`lua/`, the law of slots), the words are packed in `words`, the
+connection is the transport's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
-from urllib.parse import quote, unquote
 
 from holdfast.backends.bells import Bells
 from holdfast.backends.redis import scripts, simple
@@ -27,9 +24,23 @@ from holdfast.backends.redis.answers import (
 )
 from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.scripts import Script, bulk, packed
+from holdfast.backends.redis.words import (
+    THREE_KEYS,
+    claiming,
+    claiming_many,
+    key_of,
+    keys_of,
+    micros,
+    name_of,
+    refreshing,
+    releasing,
+    releasing_many,
+    renewal,
+)
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
+    MOST_PERMITS,
     SIMPLE,
     Busy,
     Capabilities,
@@ -44,10 +55,6 @@ CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: si
 MOST_SHOWN = 1000  # waiters in the message of a time-out
 EVERYBODY = 10**9
 SCAN_COUNT = 1000
-# Everything printable, but for what has a meaning in a key ({ } of hash tags) or here (%).
-_SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%{}")
-_is_safe = re.compile(f"[{re.escape(_SAFE)}]*").fullmatch
-_THREE_KEYS = b"$1\r\n3\r\n"
 
 
 class Transport(Protocol):
@@ -74,40 +81,6 @@ class Transport(Protocol):
         """Close the connection that answered last: it is out of step, or it is not Redis."""
 
     def close(self) -> None: ...
-
-
-def key_of(name: str) -> str:
-    """The first of a name's keys. Injective, and one hash tag whatever the name contains."""
-    return f"hf:{{{name if _is_safe(name) else quote(name, safe=_SAFE)}}}"
-
-
-def name_of(key: bytes) -> str:
-    """Whose key that is, of whichever of its three kinds; '' if it is none of ours."""
-    tag, brace, kind = key[4:].decode(errors="replace").partition("}")
-    name = unquote(tag, errors="replace")
-    ours = brace and kind in ("", ":q", ":w") and key_of(name).encode() == key[: 4 + len(tag) + 1]
-    return name if ours else ""
-
-
-@functools.lru_cache(maxsize=4096)
-def keys_of(name: str) -> tuple[bytes, bytes]:
-    """A name's holds key, and all three with their number, ready to send."""
-    key = key_of(name).encode()
-    three = _THREE_KEYS + bulk(key) + bulk(key + b":q") + bulk(key + b":w")
-    return bulk(key), three
-
-
-@functools.lru_cache(maxsize=4096)
-def _terms(lease: float, fair: bool, wait: bool, take: int, slots: int, home: str, who: str) -> Any:
-    """What a claim says after its id."""
-    length = micros(lease)
-    tail = f"{length} {take} {slots} {home} {who}"
-    words = (str(length), "1" if fair else "0", "1" if wait else "0", tail)
-    return b"".join(bulk(word.encode()) for word in words)
-
-
-def micros(seconds: float) -> int:
-    return max(round(seconds * 1e6), 1)
 
 
 class RedisBackend:
@@ -165,34 +138,42 @@ class RedisBackend:
                 answer = simple.answer(claim, reply[0], reply[-1])
             assert not isinstance(answer, Gone)
             return answer
-        said = self._claim_said(claim)
+        said = claiming(claim, self._transport.home)
         reply = self._transport.send(self._claim_head + said, budget)
         if self._transport.suspends:
             reply = await reply
         if type(reply) is ServerError:
             reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, claim.name)
+        if type(reply) is not list:
+            raise self._senseless(reply)
         return self._claimed(reply, claim.lease)
+
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        said, words = claiming_many(claims, self._transport.home)
+        reply = await self._run(scripts.CLAIM, said, words, budget)
+        with self._sense(reply):
+            threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+            return [
+                self._claimed(three, claim.lease)
+                for three, claim in zip(threes, claims, strict=False)
+            ]
 
     def claim_at_once(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
         """`claim`, where the transport does not suspend. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
-        reply = self._transport.send(self._claim_head + self._claim_said(claim), budget)
-        return None if type(reply) is ServerError else self._claimed(reply, claim.lease)
-
-    def _claim_said(self, claim: Claim) -> bytes:
-        name, claim_id, who, lease, slots, take, fair, wait, _ = claim
-        return b"%b$%d\r\n%b\r\n%b" % (
-            keys_of(name)[1],
-            len(claim_id),
-            claim_id.encode(),
-            _terms(lease, fair, wait, take, slots, self._transport.home, who),
-        )
+        said = claiming(claim, self._transport.home)
+        reply = self._transport.send(self._claim_head + said, budget)
+        if type(reply) is ServerError:
+            return None
+        if type(reply) is not list:
+            raise self._senseless(reply)
+        return self._claimed(reply, claim.lease)
 
     def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
-            if type(reply) is not list:
-                raise TypeError
             if reply[0] == 1:
                 return granted(reply[1], reply[2], lease)
             if reply[0] == 0:
@@ -207,7 +188,7 @@ class RedisBackend:
         if claim.layout:
             said = simple.release_said(claim)
             return self._yes(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
-        said = self._release_said(claim)
+        said = releasing(claim)
         reply = self._transport.send(self._release_head + said, budget)
         if self._transport.suspends:
             reply = await reply
@@ -215,16 +196,20 @@ class RedisBackend:
             reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget, claim.name)
         return self._yes(reply)
 
+    async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+        if len(claims) == 1:
+            return [await self.release(claims[0], budget)]
+        said, words = releasing_many(claims)
+        reply = await self._run(scripts.RELEASE, said, words, budget)
+        with self._sense(reply):
+            return [self._yes(known) for known, _ in zip(reply, claims, strict=True)]
+
     def release_at_once(self, claim: Claim, budget: float) -> bool | None:
         """`release`, where the transport does not suspend. None: ask the long way."""
         if claim.layout:
             return None
-        reply = self._transport.send(self._release_head + self._release_said(claim), budget)
+        reply = self._transport.send(self._release_head + releasing(claim), budget)
         return None if type(reply) is ServerError else self._yes(reply)
-
-    def _release_said(self, claim: Claim) -> bytes:
-        name, claim_id = claim[:2]
-        return b"%b$%d\r\n%b\r\n" % (keys_of(name)[1], len(claim_id), claim_id.encode())
 
     # ---- the keeper's ------------------------------------------------------------------------
 
@@ -244,9 +229,9 @@ class RedisBackend:
         for script, numbers in kinds.items():
             chosen = [claims[number] for number in numbers]
             if script is scripts.RENEW:
-                calls.append(_renewal(chosen, [fences[number] for number in numbers]))
+                calls.append(renewal(chosen, [fences[number] for number in numbers]))
             elif script is scripts.REFRESH:
-                calls.append(_refreshing(chosen, home))
+                calls.append(refreshing(chosen, home))
             else:
                 calls.append(simple.renew_said(chosen))
         commands = [
@@ -291,6 +276,20 @@ class RedisBackend:
         with self._sense(reply):
             return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
 
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+        words = (claim.id, str(micros(claim.lease)), str(claim.take))
+        said = keys_of(claim.name)[1] + b"".join(bulk(word.encode()) for word in words)
+        reply = await self._run(scripts.SHRINK, said, 7, budget, claim.name)
+        with self._sense(reply):
+            return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
+
+    async def resize(self, name: str, slots: int, budget: float) -> int:
+        said = keys_of(name)[1] + bulk(b"%d" % slots) + bulk(b"%d" % MOST_PERMITS)
+        had = await self._run(scripts.RESIZE, said, 6, budget, name)
+        if type(had) is not int:
+            raise self._senseless(had)
+        return had
+
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._transport.bells.watch(claim.id, wake)
         return False if claim.layout else await self._transport.listen(since)
@@ -332,7 +331,7 @@ class RedisBackend:
                 return sorted(found)
 
     async def _living(self, names: Sequence[str], budget: float) -> list[str]:
-        keys = [keys_of(name)[1][len(_THREE_KEYS) :] for name in names]
+        keys = [keys_of(name)[1][len(THREE_KEYS) :] for name in names]
         said = bulk(b"%d" % (3 * len(names))) + b"".join(keys)
         reply = await self._run(scripts.LIVING, said, 1 + 3 * len(names), budget)
         with self._sense(reply):
@@ -370,29 +369,3 @@ class RedisBackend:
             "Redis, and only Redis, between us?",
             transient=False,
         )
-
-
-def _renewal(claims: Sequence[Claim], fences: Sequence[int]) -> tuple[bytes, int]:
-    # In text, and encoded once: it is ASCII, so characters are bytes.
-    parts = [f"${len(str(len(claims)))}\r\n{len(claims)}\r\n"]
-    for claim in claims:
-        key = key_of(claim.name)
-        parts.append(f"${len(key)}\r\n{key}\r\n")
-    seconds = -1.0
-    for claim, fence in zip(claims, fences, strict=True):
-        claim_id, lease = claim.id, claim.lease
-        if lease != seconds:  # mostly the same for all
-            seconds, length = lease, str(micros(lease))
-            tail = f"${len(length)}\r\n{length}\r\n"
-        said = str(fence)
-        parts.append(f"${len(claim_id)}\r\n{claim_id}\r\n${len(said)}\r\n{said}\r\n{tail}")
-    return "".join(parts).encode(), 1 + 4 * len(claims)
-
-
-def _refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
-    parts = [bulk(b"%d" % (3 * len(claims)))]
-    parts += [keys_of(claim.name)[1][len(_THREE_KEYS) :] for claim in claims]
-    for claim in claims:
-        words = (claim.id, str(micros(claim.lease)), home)
-        parts += [bulk(word.encode()) for word in words]
-    return b"".join(parts), 1 + 6 * len(claims)

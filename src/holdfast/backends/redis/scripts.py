@@ -55,12 +55,14 @@ RELEASE = Script("release")
 LEAVE = Script("leave")
 LOOK = Script("look")
 TRANSFER = Script("transfer")
+SHRINK = Script("shrink")
+RESIZE = Script("resize")
 BREAK = Script("break")
 LIVING = Script("living")
 SIMPLE_CLAIM = Script("simple_claim")
 SIMPLE_RENEW = Script("simple_renew")
 SIMPLE_RELEASE = Script("simple_release")
 ALL = (
-    CLAIM, RENEW, REFRESH, RELEASE, LEAVE, LOOK, TRANSFER, BREAK, LIVING,
-    SIMPLE_CLAIM, SIMPLE_RENEW, SIMPLE_RELEASE,
+    CLAIM, RENEW, REFRESH, RELEASE, LEAVE, LOOK, TRANSFER, SHRINK, RESIZE,
+    BREAK, LIVING, SIMPLE_CLAIM, SIMPLE_RENEW, SIMPLE_RELEASE,
 )  # fmt: skip

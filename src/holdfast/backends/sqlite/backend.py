@@ -15,7 +15,7 @@ from holdfast.backends.sqlite.book import CLAIM_ALONE, RELEASE_ALONE, Rows, SqlB
 from holdfast.backends.sqlite.fences import FenceClock
 from holdfast.core import law
 from holdfast.core.ports import Wake
-from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+from holdfast.model import LATCH, Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 
 T = TypeVar("T")
 
@@ -147,36 +147,59 @@ class SqliteBackend:
     def _alone(self, claim: Claim) -> tuple[Any, ...]:
         """What is said where the lock may be alone; nothing where it cannot be."""
         name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        if take > slots or name in self._crowded or self._transport.fences.near_the_ceiling:
+        if not 0 < take <= slots < LATCH or name in self._crowded:
+            return ()
+        if self._transport.fences.near_the_ceiling:
             return ()
         ends, home = self._clock() + lease, self._neighbours.home()
         return (name, claim_id, who, take, slots, lease, fair, self._wall(), ends, home)
+
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        def work(rows: Rows) -> list[tuple[Granted | Busy | Differs, SqlBook]]:
+            done: list[tuple[Granted | Busy | Differs, SqlBook]] = []
+            for claim in claims:
+                done.extend(self._each(rows, [claim], law.claim))
+                if not isinstance(done[-1][0], Granted):
+                    break
+            return done
+
+        return self._done(await self._transport.step(work, budget))
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
         """All of them in one transaction."""
 
-        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook | None]] | None:
-            now, wall = self._clock(), self._wall()
-            if 0 not in fences and extend_together(rows, claims, fences, now):
+        def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]] | None:
+            if 0 not in fences and extend_together(rows, claims, fences, self._clock()):
                 return None
-            done: list[tuple[Granted | Busy | Gone, SqlBook | None]] = []
-            for claim in claims:
-                book = self._book(rows, claim.name, now, wall)
-                answer = law.renew(book, claim)
-                if isinstance(answer, Busy):
-                    book.look_ahead(claim.id)
-                done.append((answer, book))
-            return done
+            return self._each(rows, claims, law.renew)
 
         done = await self._transport.step(work, budget)
         if done is None:
             leases = [claim.lease for claim in claims]
             return list(map(_granted, zip(fences, leases, strict=True)))
+        return self._done(done)
+
+    def _each(
+        self, rows: Rows, claims: Sequence[Claim], verb: Callable[[SqlBook, Claim], T]
+    ) -> list[tuple[T, SqlBook]]:
+        """A verb of the law on many names, in one transaction."""
+        now, wall = self._clock(), self._wall()
+        done = []
+        for claim in claims:
+            book = self._book(rows, claim.name, now, wall)
+            answer = verb(book, claim)
+            if isinstance(answer, Busy) and claim.wait:
+                book.look_ahead(claim.id)
+            done.append((answer, book))
+        return done
+
+    def _done(self, done: Sequence[tuple[T, SqlBook]]) -> list[T]:
         for _, book in done:
-            if book is not None:
-                self._after(book)
+            self._after(book)
         return [answer for answer, _ in done]
 
     async def release(self, claim: Claim, budget: float) -> bool:
@@ -193,11 +216,23 @@ class SqliteBackend:
         said = (claim.name, claim.id, self._clock())
         return self._transport.alone_now(RELEASE_ALONE, said) > 0 or None
 
+    async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+        def work(rows: Rows) -> list[tuple[bool, SqlBook]]:
+            return self._each(rows, claims, law.release)
+
+        return self._done(await self._transport.step(work, budget))
+
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         return await self._step(claim.name, budget, law.leave, claim)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return await self._step(claim.name, budget, law.transfer, claim, attached)
+
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+        return await self._step(claim.name, budget, law.shrink, claim)
+
+    async def resize(self, name: str, slots: int, budget: float) -> int:
+        return await self._step(name, budget, law.resize, slots)
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         return self._neighbours.watch(claim.id, wake, since)

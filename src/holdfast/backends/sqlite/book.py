@@ -58,7 +58,10 @@ PLACE = f"SELECT {_ROW} FROM waiters WHERE id = ?1 AND name = ?2"
 CEILING = "SELECT fence_offset, fence_ceiling FROM store"
 RAISE_CEILING = "UPDATE store SET fence_ceiling = ?1"
 ADD_HOLD = "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-KEEP_HOLD = "UPDATE holds SET who = ?1, ends = ?2, home = ?3 WHERE name = ?4 AND id = ?5"
+KEEP_HOLD = """
+    UPDATE holds SET who = ?1, take = ?2, slots = ?3, ends = ?4, home = ?5
+    WHERE name = ?6 AND id = ?7
+"""
 DROP_HOLD = "DELETE FROM holds WHERE name = ?1 AND id = ?2"
 END_HOLD = "DELETE FROM holds WHERE name = ?1 AND id = ?2 AND ends > ?3"
 ADD_PLACE = """
@@ -66,7 +69,7 @@ ADD_PLACE = """
     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(max(place), 0) + 1
     FROM waiters WHERE name = ?1 AND fair = ?7
 """
-KEEP_PLACE = "UPDATE waiters SET ends = ?1, home = ?2 WHERE id = ?3"
+KEEP_PLACE = "UPDATE waiters SET slots = ?1, ends = ?2, home = ?3 WHERE id = ?4"
 DROP_PLACE = "DELETE FROM waiters WHERE id = ?1"
 SWEEP_HOLDS = """
     DELETE FROM holds WHERE (name, id) IN (SELECT name, id FROM holds WHERE ends <= ?1 LIMIT 1000)
@@ -216,7 +219,8 @@ class SqlBook:
         self._rows.execute(ADD_HOLD, (self._name, *_columns(row)))
 
     def keep_hold(self, row: Row) -> None:
-        self._rows.execute(KEEP_HOLD, (row.who, row.ends, row.home, self._name, row.id))
+        said = (row.who, row.take, row.slots, row.ends, row.home, self._name, row.id)
+        self._rows.execute(KEEP_HOLD, said)
 
     def end_hold(self, claim_id: str) -> bool:
         if self._holds is not None:
@@ -231,7 +235,7 @@ class SqlBook:
 
     def keep_place(self, row: Row) -> None:
         self._heads.pop(row.fair, None)
-        self._rows.execute(KEEP_PLACE, (row.ends, row.home, row.id))
+        self._rows.execute(KEEP_PLACE, (row.slots, row.ends, row.home, row.id))
 
     def drop_place(self, row: Row) -> None:
         head = self._heads.get(row.fair)

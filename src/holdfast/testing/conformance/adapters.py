@@ -24,7 +24,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[str, str], Coroutine[Any, Any, None]]
 
 VERBS = frozenset(
-    ("claim", "renew", "release", "leave", "transfer", "watch", "inspect", "names", "break_hold")
+    [
+        "claim",
+        "claim_many",
+        "renew",
+        "release",
+        "release_many",
+        "leave",
+        "transfer",
+        "shrink",
+        "resize",
+        "watch",
+        "inspect",
+        "names",
+        "break_hold",
+    ]
 )
 
 

@@ -41,8 +41,8 @@ LUA_BUGS: dict[str, Plant] = {
     # Whoever releases frees whatever is held.
     "lua_release_without_owner_check": planted(
         (
-            "if not said then\n  return 0",
-            "if not said then\n  redis.call('DEL', KEYS[1])\n  return 1",
+            "local said = redis.call('HGET', KEYS[i], id)\n",
+            "local said = redis.call('HGETALL', KEYS[i])[4]\n  redis.call('DEL', KEYS[i])\n",
         )
     ),
     # A renewal that writes the hold again instead of extending it.
@@ -74,7 +74,7 @@ LUA_BUGS: dict[str, Plant] = {
     "lua_dead_waiters_are_never_buried": planted(("local PLACE = 6000000", "local PLACE = 6e9")),
     # n + 1 of n.
     "lua_one_more_than_there_are": planted(
-        ("place.slots - book.taken", "place.slots - book.taken + 1")
+        ("return slots - book.taken\n", "return slots - book.taken + 1\n")
     ),
     # A free slot goes to whoever asks, although others wait.
     "lua_newcomers_overtake": planted(("and not (mine.first == 1 and waiter(book, true, 0))", "")),
@@ -98,8 +98,8 @@ LUA_BUGS: dict[str, Plant] = {
     # Asked again, a claim that holds is granted anew instead of being told the same.
     "lua_claims_are_not_idempotent": planted(
         (
-            "return extend(book, book.holds[id], lease)",
-            "return grant(book, book.holds[id], lease, next_fence(book))",
+            "return extend(book, book.holds[mine.id], mine.lease)",
+            "return grant(book, book.holds[mine.id], mine.lease, next_fence(book))",
         )
     ),
 }

@@ -195,6 +195,26 @@ class SimBackend:
         assert isinstance(answer, Granted | Busy | Differs)
         return answer
 
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        execute = self.server.execute
+        for claim in claims:
+            self._asked(claim)
+            self.server.ears[claim.id] = self
+            self.server.nodes[claim.id] = self.node
+
+        def handle() -> list[Granted | Busy | Differs]:
+            answers: list[Granted | Busy | Differs] = []
+            for claim in claims:
+                answers.append(execute(claim.name, law.claim, claim))
+                if not isinstance(answers[-1], Granted):
+                    break
+            return answers
+
+        answers: list[Granted | Busy | Differs] = await self._ask(budget, handle)
+        return answers
+
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
@@ -208,6 +228,13 @@ class SimBackend:
         execute = self.server.execute
         return bool(await self._ask(budget, lambda: execute(claim.name, law.release, claim)))
 
+    async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+        execute = self.server.execute
+        answers: list[bool] = await self._ask(
+            budget, lambda: [execute(claim.name, law.release, claim) for claim in claims]
+        )
+        return answers
+
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         execute = self.server.execute
         answer = await self._ask(budget, lambda: execute(claim.name, law.leave, claim))
@@ -215,7 +242,20 @@ class SimBackend:
         return answer
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
-        raise BackendError("not simulated")
+        execute = self.server.execute
+        answer = await self._ask(budget, lambda: execute(claim.name, law.transfer, claim, attached))
+        assert isinstance(answer, Granted | Gone)
+        return answer
+
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+        execute = self.server.execute
+        answer = await self._ask(budget, lambda: execute(claim.name, law.shrink, claim))
+        assert isinstance(answer, Granted | Gone)
+        return answer
+
+    async def resize(self, name: str, slots: int, budget: float) -> int:
+        execute = self.server.execute
+        return int(await self._ask(budget, lambda: execute(name, law.resize, slots)))
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._bells.watch(claim.id, wake)

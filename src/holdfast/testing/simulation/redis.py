@@ -13,9 +13,10 @@ from typing import Any
 import hiredis
 
 from holdfast.backends.bells import Bells
-from holdfast.backends.redis.backend import RedisBackend, key_of, name_of
+from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError
+from holdfast.backends.redis.words import key_of, name_of
 from holdfast.core.law import Row
 from holdfast.core.ports import Backend
 from holdfast.errors import BackendError
@@ -199,3 +200,12 @@ class SimRedisBackend(RedisBackend):
         self._server.nodes[claim.id] = self._node
         self._server.fair[claim.id] = claim.fair
         return await super().claim(claim, budget)
+
+    async def claim_many(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        for claim in claims:
+            self._asked(claim)
+            self._server.nodes[claim.id] = self._node
+            self._server.fair[claim.id] = claim.fair
+        return await super().claim_many(claims, budget)

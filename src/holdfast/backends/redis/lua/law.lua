@@ -16,6 +16,9 @@ local KEEP = 90000 -- ms; how long the last fence is remembered: the clock may b
 local PLACE = 6000000
 local REFRESH = 1500000
 local FIRST = 5000000
+-- The sizes of latches and barriers begin here.
+local LATCH = 4294967296
+local BARRIER = 8589934592
 
 local function digits(number)
   return string.format('%.0f', number)
@@ -190,16 +193,32 @@ local function ring(place, message)
   return redis.call('PUBLISH', 'hf:bell:' .. place.home, message) > 0
 end
 
+-- How many slots those who wait in order may take now.
+local function free_of(book, slots)
+  if slots < LATCH then
+    return slots - book.taken
+  end
+  if slots < BARRIER then
+    return book.taken >= slots - LATCH and 0 or -1 -- they take none
+  end
+  for skip = 0, slots - BARRIER - 1 do
+    if not waiter(book, true, skip) then
+      return 0
+    end
+  end
+  return slots - BARRIER
+end
+
 -- Grant what is free to those at the head, in order; what `awake` got, who is asking just now.
 -- Work is bounded by what is granted and who died, not by how many wait.
 local function serve(book, awake)
   local free, got, place
-  while not free or free > 0 do
+  while not free or free > 0 or place.take == 0 do
     place = waiter(book, true, 0)
     if not place then
       break
     end
-    free = free or place.slots - book.taken
+    free = free or free_of(book, place.slots)
     if place.take > free then
       break -- nobody overtakes it, or a writer would starve
     end
@@ -209,7 +228,9 @@ local function serve(book, awake)
       got = grant(book, place, place.lease, next_fence(book))
     else
       local fence, lease = next_fence(book), math.min(place.lease, FIRST)
-      if ring(place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease)) then
+      -- Who waits and is gone is passed over; but who came to a barrier has come.
+      local heard = ring(place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
+      if heard or place.slots >= BARRIER then
         free = free - place.take
         grant(book, place, lease, fence)
       end
@@ -265,6 +286,59 @@ local function refresh(book, place, home)
   end
   write_place(book, place)
   return serve(book, place) or busy(book, place)
+end
+
+-- A latch or a barrier: count it down, or wait for the others.
+local function gather(book, mine, wait)
+  if mine.slots < BARRIER and mine.take > 0 then
+    if free_of(book, mine.slots) == 0 then
+      return { 0, REFRESH, book.last } -- nothing is left to count
+    end
+    move(mine, '-') -- it stays although its process may end
+    local counted = grant(book, mine, mine.lease, next_fence(book))
+    for _, hold in pairs(book.holds) do
+      if hold.take > 0 then
+        extend(book, hold, mine.lease) -- all is forgotten together, so long after the last
+      end
+    end
+    serve(book)
+    return counted
+  end
+  mine.first = 1 -- all are let through together
+  add_place(book, mine)
+  local answer = serve(book, mine)
+  if not answer and not wait then
+    drop(book, mine.id)
+  end
+  return answer or busy(book, mine)
+end
+
+-- Grant it, or give it a place, if it waits.
+local function claim(book, mine, wait)
+  if book.holds[mine.id] then
+    return extend(book, book.holds[mine.id], mine.lease)
+  end
+  local place = place_of(book, mine.id)
+  if place then
+    return refresh(book, place, mine.home)
+  end
+  local slots = slots_of(book) or mine.slots
+  if slots ~= mine.slots then
+    return { 2, slots, 0 }
+  end
+  if slots >= LATCH then
+    return gather(book, mine, wait)
+  end
+  if book.taken < slots then
+    serve(book) -- a lease that ran out has freed slots for those who wait already
+  end
+  if mine.take <= slots - book.taken and not (mine.first == 1 and waiter(book, true, 0)) then
+    return grant(book, mine, mine.lease, next_fence(book))
+  end
+  if wait then
+    add_place(book, mine)
+  end
+  return busy(book, mine)
 end
 
 -- What operators see: the rows as they are written. At most `most` of those who wait.

@@ -1,0 +1,19 @@
+-- A hold goes on with fewer slots, under its fence; what became free serves the next.
+-- KEYS  holds, queue, places
+-- ARGV  id, lease in µs, take
+-- → {1, fence, lease} done | {3} not held any more
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+--@law
+local book = open(KEYS[1], KEYS[2], KEYS[3], now, true)
+local mine = book.holds[ARGV[1]]
+if not mine then
+  return { 3 }
+end
+local take = math.min(mine.take, tonumber(ARGV[3]))
+book.taken = book.taken - mine.take + take
+mine.take = take
+move(mine, mine.home)
+local answer = extend(book, mine, tonumber(ARGV[2]))
+serve(book)
+return answer

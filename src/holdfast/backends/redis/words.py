@@ -1,0 +1,120 @@
+"""What is said to Redis: the keys of a name, and the arguments of the scripts, packed for the wire.
+
+What hot commands are put together from is remembered per name and per terms, so that a claim costs
+the joining of a few byte strings.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+from holdfast.backends.redis.scripts import bulk
+from holdfast.model import LATCH, Claim
+
+# Everything printable, but for what has a meaning in a key ({ } of hash tags) or here (%).
+_SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%{}")
+_is_safe = re.compile(f"[{re.escape(_SAFE)}]*").fullmatch
+THREE_KEYS = b"$1\r\n3\r\n"
+
+
+def key_of(name: str) -> str:
+    """The first of a name's keys. Injective, and one hash tag whatever the name contains."""
+    return f"hf:{{{name if _is_safe(name) else quote(name, safe=_SAFE)}}}"
+
+
+def name_of(key: bytes) -> str:
+    """Whose key that is, of whichever of its three kinds; '' if it is none of ours."""
+    tag, brace, kind = key[4:].decode(errors="replace").partition("}")
+    name = unquote(tag, errors="replace")
+    ours = brace and kind in ("", ":q", ":w") and key_of(name).encode() == key[: 4 + len(tag) + 1]
+    return name if ours else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def keys_of(name: str) -> tuple[bytes, bytes]:
+    """A name's holds key, and all three with their number, ready to send."""
+    key = key_of(name).encode()
+    three = THREE_KEYS + bulk(key) + bulk(key + b":q") + bulk(key + b":w")
+    return bulk(key), three
+
+
+@functools.lru_cache(maxsize=4096)
+def _claim_terms(
+    lease: float, fair: bool, wait: bool, take: int, slots: int, home: str, who: str
+) -> Any:
+    """What a claim says after its id."""
+    length = micros(lease)
+    tail = f"{length} {take} {slots} {home} {who}"
+    waits = (1 if wait else 0) + (0 if slots < LATCH else 2)
+    words = (str(length), "1" if fair else "0", str(waits), tail)
+    return b"".join(bulk(word.encode()) for word in words)
+
+
+def micros(seconds: float) -> int:
+    return max(round(seconds * 1e6), 1)
+
+
+def claiming(claim: Claim, home: str) -> bytes:
+    """What is said of one claim: its keys and their number, its words."""
+    name, claim_id, who, lease, slots, take, fair, wait, _ = claim
+    return b"%b$%d\r\n%b\r\n%b" % (
+        keys_of(name)[1],
+        len(claim_id),
+        claim_id.encode(),
+        _claim_terms(lease, fair, wait, take, slots, home, who),
+    )
+
+
+def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
+    """The same of many: first all keys."""
+    parts = [_three_keys_each(claims)]
+    for _, claim_id, who, lease, slots, take, fair, wait, _ in claims:
+        parts.append(b"$%d\r\n%b\r\n" % (len(claim_id), claim_id.encode()))
+        parts.append(_claim_terms(lease, fair, wait, take, slots, home, who))
+    return b"".join(parts), 1 + 8 * len(claims)
+
+
+def releasing(claim: Claim) -> bytes:
+    name, claim_id = claim[:2]
+    return b"%b$%d\r\n%b\r\n" % (keys_of(name)[1], len(claim_id), claim_id.encode())
+
+
+def releasing_many(claims: Sequence[Claim]) -> tuple[bytes, int]:
+    parts = [_three_keys_each(claims)]
+    for claim in claims:
+        parts.append(b"$%d\r\n%b\r\n" % (len(claim.id), claim.id.encode()))
+    return b"".join(parts), 1 + 4 * len(claims)
+
+
+def _three_keys_each(claims: Sequence[Claim]) -> bytes:
+    keys = [keys_of(claim.name)[1][len(THREE_KEYS) :] for claim in claims]
+    return bulk(b"%d" % (3 * len(claims))) + b"".join(keys)
+
+
+def renewal(claims: Sequence[Claim], fences: Sequence[int]) -> tuple[bytes, int]:
+    # In text, and encoded once: it is ASCII, so characters are bytes.
+    parts = [f"${len(str(len(claims)))}\r\n{len(claims)}\r\n"]
+    for claim in claims:
+        key = key_of(claim.name)
+        parts.append(f"${len(key)}\r\n{key}\r\n")
+    seconds = -1.0
+    for claim, fence in zip(claims, fences, strict=True):
+        claim_id, lease = claim.id, claim.lease
+        if lease != seconds:  # mostly the same for all
+            seconds, length = lease, str(micros(lease))
+            tail = f"${len(length)}\r\n{length}\r\n"
+        said = str(fence)
+        parts.append(f"${len(claim_id)}\r\n{claim_id}\r\n${len(said)}\r\n{said}\r\n{tail}")
+    return "".join(parts).encode(), 1 + 4 * len(claims)
+
+
+def refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
+    parts = [_three_keys_each(claims)]
+    for claim in claims:
+        words = (claim.id, str(micros(claim.lease)), home)
+        parts += [bulk(word.encode()) for word in words]
+    return b"".join(parts), 1 + 6 * len(claims)
