@@ -30,21 +30,22 @@ MAY_IMPORT = {
     "holdfast.model": {"errors"},
     "holdfast.inputs": {"errors"},
     "holdfast.keys": {"errors"},
-    "holdfast.decorators": {"errors", "inputs", "keys"},
+    "holdfast.decorators": {"errors", "inputs", "keys", "model"},
+    "holdfast.schedule": {"decorators", "errors", "inputs"},
     "holdfast.core": {"core", "errors", "model"},
     "holdfast.runtime": {"clock", "core", "model", "runtime"},
     "holdfast.backends": {"backends", "clock", "core", "errors", "forks", "model"},
     "holdfast.face": {
-        "backends", "clock", "core", "errors", "forks", "inputs", "model", "runtime",
+        "backends", "clock", "core", "errors", "face", "forks", "inputs", "model", "runtime",
     },
     "holdfast.default": {"face", "forks"},
     "holdfast.sync": {
-        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys",
-        "model", "runtime",
+        "sync", "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs",
+        "keys", "model", "runtime", "schedule",
     },
     "holdfast.aio": {
-        "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs", "keys",
-        "model", "runtime",
+        "aio", "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs",
+        "keys", "model", "runtime", "schedule",
     },
     "holdfast.cli": {"aio", "cli", "clock", "core", "errors", "holdfast", "model", "sync"},
 }  # fmt: skip
@@ -131,7 +132,7 @@ def public(face: type) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", ["Client", "Lock", "Hold"])
+@pytest.mark.parametrize("name", [name for name in sync.__all__ if name[0].isupper()])
 def test_the_two_faces_have_the_same_methods_and_defaults(name):
     blocking, tasks = public(getattr(sync, name)), public(getattr(aio, name))
     assert blocking.keys() == tasks.keys()
@@ -139,7 +140,8 @@ def test_the_two_faces_have_the_same_methods_and_defaults(name):
         if inspect.isfunction(blocking[method]):
             ours = inspect.signature(blocking[method]).parameters
             theirs = inspect.signature(tasks[method]).parameters
-            assert list(ours.values()) == list(theirs.values()), f"{name}.{method}"
+            told = (name, method) == ("Election", "run")  # a function there, a coroutine here
+            assert told or list(ours.values()) == list(theirs.values()), f"{name}.{method}"
             assert blocking[method].__doc__, f"{name}.{method} has no docstring"
 
 

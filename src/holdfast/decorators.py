@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.errors import ConfigurationError
-from holdfast.inputs import check_terms
+from holdfast.inputs import check_terms, checked_number
 from holdfast.keys import Key, compile_key
+from holdfast.model import MOST_PERMITS
 
 OnBusy = Literal["raise", "skip"]
+Kind = Literal["lock", "read", "write"]
 F = TypeVar("F", bound=Callable[..., Any])
 KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
 
@@ -24,17 +26,36 @@ class Locking(Protocol):
     def twin(self, colour: str) -> Any: ...
 
 
+def check_function(function: Any, call: str) -> None:
+    """Refuse what cannot be decorated."""
+    if not callable(function) or isinstance(function, type):
+        raise ConfigurationError(f"{call} decorates a function: @client.{call}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{function.__qualname__} is a generator: its body would run after the lock was "
+            "released. Take the lock inside it"
+        )
+
+
 def locked_by(
     client: Callable[[], Locking],
     key: Key,
     *,
     prefix: str | None,
     on_busy: OnBusy,
+    kind: Kind,
+    semaphore: int | None,
     terms: Mapping[str, Any],
 ) -> Callable[[F], F]:
     """The decorator itself. ``client`` is asked at the first call, so that a default client is not
     made at import."""
     check_terms("locked()", terms, KEYWORDS)
+    if kind not in ("lock", "read", "write"):
+        raise ConfigurationError(f"kind={kind!r}: 'lock', 'read' or 'write'")
+    if semaphore is not None:
+        checked_number("semaphore", semaphore, MOST_PERMITS)
+        if kind != "lock":
+            raise ConfigurationError(f"semaphore={semaphore!r} and kind={kind!r}: one or the other")
     if on_busy not in ("raise", "skip"):
         raise ConfigurationError(f"on_busy={on_busy!r}: 'raise' or 'skip'")
     skip = on_busy == "skip"
@@ -42,17 +63,17 @@ def locked_by(
     timeout = terms.get("timeout") or 0
 
     def decorate(function: F) -> F:
-        if not callable(function) or isinstance(function, type):
-            raise ConfigurationError("locked(…) decorates a function: @client.locked('name')")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(
-                f"{function.__qualname__} is a generator: its body would run after the lock was "
-                "released. Take the lock inside it"
-            )
+        check_function(function, "locked('name')")
         name_of = compile_key(key, function, prefix=prefix)
 
         def lock_for(colour: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return client().twin(colour).lock(name_of(args, kwargs), **terms)
+            face, name = client().twin(colour), name_of(args, kwargs)
+            if semaphore is not None:
+                return face.semaphore(name, semaphore, **terms)
+            if kind == "lock":
+                return face.lock(name, **terms)
+            both = face.rwlock(name, **terms)
+            return both.read() if kind == "read" else both.write()
 
         if inspect.iscoroutinefunction(function):
 

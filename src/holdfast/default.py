@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from holdfast import forks
-from holdfast.face import ClientFace
+from holdfast.face.client import ClientFace
 
 C = TypeVar("C", bound=ClientFace)
 

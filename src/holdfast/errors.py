@@ -58,6 +58,10 @@ class NotHeld(HoldfastError, RuntimeError):
     """A release, or a take-over, of something that this owner does not hold."""
 
 
+class WouldDeadlock(HoldfastError, RuntimeError):
+    """Who asks holds what it would have to wait for: it would wait for itself, for ever."""
+
+
 class BackendError(HoldfastError, ConnectionError):
     """The store could not be reached, or did not answer in time: the outcome is unknown.
 

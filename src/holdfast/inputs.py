@@ -18,6 +18,7 @@ Seconds = float | int | timedelta
 MAX_NAME_BYTES = 1000
 MIN_LEASE = 0.01
 MAX_LABEL = 200
+MAX_METADATA = 1000
 MAX_SECONDS = 366 * 86400.0
 
 # What other libraries call it, and what it is called here.
@@ -73,13 +74,25 @@ def checked_name(name: object, *, what: str = "a name") -> str:
 
 
 def checked_label(label: object) -> str:
-    if not isinstance(label, str):
-        raise ConfigurationError(f"label={label!r}: a str")
+    return _text("label", label)[:MAX_LABEL]
+
+
+def checked_metadata(metadata: object) -> str:
+    """What a leader tells of itself: not cut, since others parse it."""
+    text = _text("metadata", metadata)
+    if len(text.encode()) > MAX_METADATA:
+        raise ConfigurationError(f"metadata has {len(text.encode())} bytes, of {MAX_METADATA}")
+    return text
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what}={value!r}: a str")
     try:
-        label.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"label={label!r} is not valid Unicode") from None
-    return label[:MAX_LABEL]
+        raise ConfigurationError(f"{what}={value!r} is not valid Unicode") from None
+    return value
 
 
 def checked_switch(what: str, value: object) -> bool:
@@ -110,6 +123,15 @@ def checked_lease(lease: object, *, what: str = "lease") -> float:
     if seconds < MIN_LEASE:
         raise ConfigurationError(f"{what}={lease!r}: at least {MIN_LEASE} s, in seconds")
     return seconds
+
+
+def checked_number(what: str, value: object, most: int) -> int:
+    """How many: a whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{what}={value!r}: a whole number, not {type(value).__name__}")
+    if not 1 <= value <= most:
+        raise ConfigurationError(f"{what}={value!r}: from 1 to {most}")
+    return value
 
 
 def checked_timeout(timeout: object) -> float | None:

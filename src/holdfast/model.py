@@ -151,6 +151,16 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, what it tells of itself, under which term (its fence), and since when."""
+
+    who: Who
+    metadata: str
+    term: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a store can do; the same questions for every store."""
 

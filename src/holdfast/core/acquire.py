@@ -17,6 +17,8 @@ any instant (we leave, shielded).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from holdfast.core.keeper import Keeper, budget_for
 from holdfast.core.law import REFRESH
 from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
@@ -56,11 +58,11 @@ async def obtain(
     until = float("inf") if timeout is None else sent + timeout
     if answer is None or isinstance(answer, Granted):
         rest = budget_for(claim.lease) * (1 - 1 / ATTEMPTS)
-        sent, now, answer = await _claim(runtime, backend, claim, runtime.now(), rest)
+        sent, now, answer = await claim_until_known(runtime, backend, claim, runtime.now(), rest)
         if isinstance(answer, Granted):
             return (sent, now, answer, False)
     if isinstance(answer, Differs):
-        raise _differs(claim, answer)
+        raise differs(claim, answer)
     if not claim.wait:
         return None
     waiting = Waiting(claim, runtime.signal())
@@ -99,7 +101,7 @@ async def _wait(
                 # At the end of our time an answer still gets half a budget, and leaving the other
                 # half, so that the caller waits at most one budget more than it said.
                 limit = min(budget, max(until - now, budget / 2))
-                sent, now, answer = await _claim(runtime, backend, claim, now, limit)
+                sent, now, answer = await claim_until_known(runtime, backend, claim, now, limit)
             except BackendError as error:
                 now = runtime.now()
                 impatient = now - waiting.last[0] > max(PATIENCE, claim.lease)
@@ -117,7 +119,7 @@ async def _wait(
                     )
                 return (sent, now, answer, False)
             if isinstance(answer, Differs):
-                raise _differs(claim, answer)
+                raise differs(claim, answer)
             waiting.still(sent, now, answer.retry_after, answer.fence)
             keeper.mind(waiting.due)
         if now >= until:
@@ -136,19 +138,38 @@ async def _wait(
             ask = True
 
 
-async def _claim(
+async def claim_until_known(
     runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
 ) -> tuple[float, float, Granted | Busy | Differs]:
     """One claim, asked again with the same id while the outcome is unknown and the limit allows:
     the claim that was executed although its reply was lost is then found, not taken for
     another's. When it was sent, when it was answered, and what."""
+
+    async def ask(budget: float) -> list[Granted | Busy | Differs]:
+        return [await backend.claim(claim, budget)]
+
+    sent, now, answers = await ask_until_known(runtime, ask, sent, limit)
+    return sent, now, answers[0]
+
+
+Answers = Sequence[Granted | Busy | Differs]
+
+
+async def ask_until_known(
+    runtime: Runtime,
+    ask: Callable[[float], Awaitable[Answers]],
+    sent: float,
+    limit: float,
+) -> tuple[float, float, Answers]:
+    """The same for any number of claims."""
     until = sent + limit
     while True:
         try:
-            answer = await backend.claim(claim, limit / ATTEMPTS)
+            answers = await ask(limit / ATTEMPTS)
             now = runtime.now()
-            if not isinstance(answer, Granted) or now < sent + answer.lease * BELIEF:
-                return sent, now, answer
+            leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
+            if not leases or now < sent + min(leases) * BELIEF:
+                return sent, now, answers
             # We were paused, or the store was: this lease may be over. Ask anew, and be quick.
             if now >= until + PATIENCE:
                 raise BackendError("the store's answers take longer than the lease")
@@ -197,7 +218,7 @@ def _refuse_if_closed(ledger: Ledger, claim: Claim) -> None:
         raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
 
 
-def _differs(claim: Claim, answer: Differs) -> ConfigurationError:
+def differs(claim: Claim, answer: Differs) -> ConfigurationError:
     if claim.take > claim.slots:
         return ConfigurationError(
             f"{shown(claim.name)} has {claim.slots} slots: {claim.take} at once can never be had"

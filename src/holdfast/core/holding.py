@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
@@ -11,10 +11,11 @@ from holdfast.core.keeper import Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import FOREVER, Terms
-from holdfast.errors import BackendError, NotHeld
-from holdfast.model import Claim, Granted
+from holdfast.errors import BackendError, HoldfastError, NotHeld
+from holdfast.model import ALL_SLOTS, Claim, Granted
 
 log = logging.getLogger("holdfast")
+MANY = 100  # in one request: more would keep a store from others for too long
 
 
 class Holding:
@@ -46,26 +47,22 @@ class Holding:
             raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
 
     async def wait_lost(self, held: Held, timeout: float | None) -> bool:
-        """Wait for its end; True if that is a loss. Needs no keeper: the deadline wakes us too."""
-        until = FOREVER if timeout is None else self.runtime.now() + timeout
-        signal = self.runtime.signal()
-        self.ledger.on_end(held, signal.set)
-        try:
-            while True:
-                self.settle(held)
-                now = self.runtime.now()
-                if held.state is not HELD or now >= until:
-                    return held.state is LOST
-                await signal.wait(min(until, held.deadline) - now)
-        finally:
-            self.ledger.off_end(held, signal.set)
+        """Wait for its end; True if that is a loss."""
+        return await wait_lost([(self, held)], timeout)
 
     # ---- release, renew, hand over ---------------------------------------------------------
+
+    def held_by(self, terms: Terms, owner: object) -> Held | None:
+        """What this owner has under the name, if it is enough: a reader is no writer."""
+        held = self.ledger.by_owner.get((terms.name, owner))
+        return None if held is None or terms.take > held.claim.take else held
 
     def find(self, terms: Terms) -> Held:
         """The current owner's hold, as `threading.RLock` would find it."""
         owner = terms.owner if terms.owner is not None else self.runtime.owner()
-        held = self.ledger.by_owner.get((terms.name, owner))
+        held = self.held_by(terms, owner)
+        if held is not None and held.writes and terms.take < ALL_SLOTS:
+            held = held if held.count > held.writes else None  # a writer that does not read
         if held is None:
             raise NotHeld(
                 f"{shown(terms.name)} is not held by {self._describe(owner)}: it was released "
@@ -73,32 +70,96 @@ class Holding:
             )
         return held
 
-    async def release(self, held: Held) -> None:
-        """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`."""
+    async def release(self, held: Held, take: int = 1) -> None:
+        """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`.
+        ``take`` is what the entry had asked for: a writer's last one, if the same owner also reads,
+        leaves it a reader."""
         now = self.runtime.now()
         if held.state is HELD and now >= held.deadline:
             self.settle(held)
         if held.state is LOST and held.count > 0:
             await self._unwind_lost(held)
         # If it is unknown, this is a retry, after an error that said so.
-        if held.unknown or self._step_out(held, now):
-            await self._give_back(held)
+        if held.unknown or self._step_out(held, now, take):
+            await self.give_back(held)
+        elif held.claim.take == ALL_SLOTS and not held.writes:
+            await self._become_reader(held)
 
-    def release_now(self, held: Held) -> Coroutine[Any, Any, None] | None:
+    def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
         """The common case without a coroutine, as `attempt_now`; else what to run instead."""
         now = self.runtime.now()
         if self._claim_now is None or held.state is not HELD or now >= held.deadline:
-            return self.release(held)
-        if not self._step_out(held, now):
+            return self.release(held, take)
+        if held.writes and held.count > 1:
+            return self.release(held, take)
+        if not self._step_out(held, now, take):
             return None
         try:
             limit = budget_for(held.claim.lease) / ATTEMPTS
             known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
         except BaseException as error:
-            return self._give_back(held, error)
-        return None if known else self._give_back(held, known)
+            return self.give_back(held, error)
+        return None if known else self.give_back(held, known)
 
-    def _step_out(self, held: Held, now: float) -> bool:
+    async def release_many(self, several: Sequence[Held]) -> list[HoldfastError]:
+        """One step out of each, in as few requests as the store can; what went wrong with any."""
+        errors: list[HoldfastError] = []
+        last: list[Held] = []
+        now = self.runtime.now()
+        for held in several:
+            try:
+                self.settle(held)
+                if held.state is LOST and held.count > 0:
+                    await self._unwind_lost(held)
+                if self._step_out(held, now, held.claim.take):
+                    last.append(held)
+            except HoldfastError as error:
+                errors.append(error)
+        for start in range(0, len(last), MANY):
+            errors += await self._give_back_many(last[start : start + MANY])
+        return errors
+
+    async def _give_back_many(self, several: Sequence[Held]) -> list[HoldfastError]:
+        """Tell the store. Those it did not answer for are asked for one by one, until one more is
+        not answered: then it is away, and the leases do the rest."""
+        claims = [held.claim for held in several]
+        answers: Sequence[bool | None]
+        errors: list[HoldfastError] = []
+        budget = budget_for(min(claim.lease for claim in claims))
+        away: BackendError | None = None
+        try:
+            answers = await self.backend.release_many(claims, budget / ATTEMPTS)
+        except BackendError as error:
+            answers = [None] * len(claims)
+            away = None if error.transient else error
+            for held in several:
+                held.unknown = True
+        except GeneratorExit:
+            raise
+        except BaseException:
+            await self.runtime.shielded(self._release_again_many(claims, budget), budget)
+            raise
+        for held, known in zip(several, answers, strict=True):
+            if known:
+                continue
+            try:
+                if away is not None:
+                    raise self._release_unknown(held, away)
+                await self.give_back(held, known)
+            except BackendError as error:
+                away = error
+                errors.append(error)
+            except HoldfastError as error:
+                errors.append(error)
+        return errors
+
+    async def _release_again_many(self, claims: Sequence[Claim], limit: float) -> None:
+        try:
+            await self.backend.release_many(claims, limit)
+        except BackendError as error:
+            log.warning("holdfast: release of %d unknown: %s", len(claims), error)
+
+    def _step_out(self, held: Held, now: float, take: int) -> bool:
         """One step out; whether it was the last, so that the store is to be told."""
         with self.ledger.mutex:
             if held.state is not HELD:
@@ -107,12 +168,37 @@ class Holding:
                     "one release too many"
                 )
             held.count -= 1
+            held.writes -= take == ALL_SLOTS
             if held.count > 0:
                 return False
             self.ledger.end(held, RELEASED, now)
         if held.callbacks:
             self.ledger.tell(held)
         return True
+
+    async def _become_reader(self, held: Held) -> None:
+        """A writer that also reads goes on as a reader, under its fence, and lets others read. From
+        now on we ask no more of it, whatever becomes of the request: a store that did not hear of
+        it keeps others out for longer, which is safe."""
+        with self.ledger.mutex:
+            held.claim = held.claim._replace(take=1)
+        budget = budget_for(held.claim.lease)
+        until = self.runtime.now() + budget
+        while True:
+            try:
+                answer = await self.backend.shrink(held.claim, budget / ATTEMPTS)
+                break
+            except BackendError as error:
+                if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
+                    raise BackendError(
+                        f"whether others may read {shown(held.claim.name)} now is unknown: {error}."
+                        " It is still held, as a reader",
+                        transient=error.transient,
+                    ) from error
+                await self.runtime.sleep(RETRY_PAUSE)
+        if not isinstance(answer, Granted):
+            self.ledger.lose(held, "the store no longer knows it")
+            self.check(held)
 
     async def _unwind_lost(self, held: Held) -> NoReturn:
         """One step out of what is lost. It may be lost to our clock alone: then the store is told,
@@ -127,7 +213,7 @@ class Holding:
             await self._release_again(self.backend, held.claim, limit)
         raise held.loss()
 
-    async def _give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
+    async def give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
         """Tell the store, and ask again if it did not answer: never guess. ``answer`` is what it
         said or raised when it was told already."""
         budget = budget_for(held.claim.lease)
@@ -199,22 +285,46 @@ class Holding:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
 
-    async def detach(self, held: Held) -> str:
-        """Let go of it without releasing; the text lets another process take it over."""
+    async def detach(self, held: Held, lease: float | None = None) -> str:
+        """Let go of it without releasing; the text lets another process take it over, as long as
+        its lease lasts (or this one, from now on)."""
         self.check(held)
+        claim = held.claim if lease is None else held.claim._replace(lease=lease)
         if held.count > 1:
             raise NotHeld(
                 f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
                 "acquired, not inside"
             )
-        answer = await self.backend.transfer(held.claim, False, budget_for(held.claim.lease))
+        answer = await self.backend.transfer(claim, False, budget_for(held.claim.lease))
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
         with self.ledger.mutex:
             self.ledger.end(held, DETACHED, self.runtime.now())
         self.ledger.tell(held)
-        return f"hf1:{held.claim.id}:{held.fence}:{held.claim.lease!r}"
+        return f"hf1:{claim.id}:{held.fence}:{claim.lease!r}:{claim.slots}:{claim.take}"
 
     def _describe(self, owner: object) -> str:
         return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
+
+
+async def wait_lost(several: Sequence[tuple[Holding, Held]], timeout: float | None) -> bool:
+    """Wait for the end of any; True if that is a loss. Needs no keeper: deadlines wake us too."""
+    runtime = several[0][0].runtime
+    until = FOREVER if timeout is None else runtime.now() + timeout
+    signal = runtime.signal()
+    for core, held in several:
+        core.ledger.on_end(held, signal.set)
+    try:
+        while True:
+            for core, held in several:
+                core.settle(held)
+            now = runtime.now()
+            states = {held.state for _, held in several}
+            if states != {HELD} or now >= until:
+                return LOST in states
+            first = min(held.deadline for _, held in several)
+            await signal.wait(min(until, first) - now)
+    finally:
+        for core, held in several:
+            core.ledger.off_end(held, signal.set)

@@ -171,15 +171,15 @@ def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:
 
 
 def shrink(book: Book, claim: Claim) -> Granted | Gone:
-    """The hold goes on with fewer slots, under its fence; what became free serves the next. A
-    writer becomes a reader so."""
+    """The hold goes on with fewer slots, under its fence, as long as it had; what became free
+    serves the next. A writer becomes a reader so."""
     mine = book.holds.get(claim.id)
     if mine is None:
         return Gone()
     mine.take = min(mine.take, claim.take)
-    kept = _extend(book, mine, claim.lease)
+    book.keep_hold(mine)
     _serve(book)
-    return kept
+    return Granted(mine.fence, mine.ends - book.now)
 
 
 def resize(book: Book, slots: int) -> int:
@@ -246,7 +246,9 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
         if awake is not None and place.id == awake.id:
             got = _grant(book, place, place.lease)
         else:
-            book.ring(place, _grant(book, place, min(place.lease, FIRST_LEASE)))
+            # At a barrier nobody waits for a hold to end, and who is late must find that it passed.
+            first = place.lease if place.slots >= BARRIER else min(place.lease, FIRST_LEASE)
+            book.ring(place, _grant(book, place, first))
     if free is None and awake is not None:
         free = awake.slots - _taken(book)
     if awake is not None and not awake.fair and free is not None and awake.take <= free:

@@ -59,6 +59,7 @@ class Held:
         "renews",
         "state",
         "unknown",
+        "writes",
     )
 
     def __init__(
@@ -68,6 +69,7 @@ class Held:
         self.owner = owner
         self.fence = fence
         self.count = 1
+        self.writes = 0  # of a read-write lock: how many of these entries are a writer's
         self.state = HELD
         self.cause = ""
         self.unknown = False  # its release was sent and never answered

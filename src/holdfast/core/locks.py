@@ -19,8 +19,8 @@ from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import HELD, LOST, RELEASED, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
 from holdfast.core.terms import Terms
-from holdfast.errors import AcquireTimeout, BackendError, NotHeld
-from holdfast.model import Busy, Claim, Differs, Granted, Snapshot
+from holdfast.errors import AcquireTimeout, BackendError, NotHeld, WouldDeadlock
+from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
 
 log = logging.getLogger("holdfast")
 Begun = tuple[Claim, object, float]  # what is asked for, by whom, since when
@@ -75,7 +75,7 @@ class Core(Holding):
             snapshot=outcome,
         )
 
-    def _begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
+    def begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
         """A claim to ask for, or the hold that this owner has already."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
@@ -85,20 +85,22 @@ class Core(Holding):
             owner = runtime.owner()
         mine = ledger.by_owner.get((name, owner))
         if mine is not None:
-            return self._reenter(mine)
+            return self._reenter(mine, take)
         began = runtime.now()
         claim_id = f"{self._secret}-{next(self._count)}"
         said = (name, claim_id, runtime.who(label), lease, slots, take, fair, timeout != 0, layout)
         ledger.asking.add(claim_id)
         return _new(Claim, said), owner, began
 
-    def _enter(
+    def enter(
         self, terms: Terms, begun: Begun, sent: float, now: float, grant: Granted, by_bell: bool
     ) -> Held:
         """It is ours."""
         claim, owner, began = begun
         ledger = self.ledger
         held = Held(claim, owner, grant.fence, now, terms.renew, terms.ends_by(now))
+        if claim.take == ALL_SLOTS:
+            held.writes = 1
         if by_bell:
             held.believe_bell(sent, now, grant.lease)
         else:
@@ -116,7 +118,7 @@ class Core(Holding):
         granted. In every other case what to run instead, which goes on from the answer."""
         if self._claim_now is None:
             return self.attempt(terms, timeout)
-        begun = self._begin(terms, timeout)
+        begun = self.begin(terms, timeout)
         if isinstance(begun, Held):
             return begun
         claim, _, began = begun
@@ -124,7 +126,7 @@ class Core(Holding):
             answer = self._claim_now(claim, budget_for(claim.lease) / ATTEMPTS)
             now = self.runtime.now()
             if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
-                return self._enter(terms, begun, began, now, answer, False)
+                return self.enter(terms, begun, began, now, answer, False)
         except BaseException as error:
             return self.attempt(terms, timeout, begun, error)
         return self.attempt(terms, timeout, begun, answer)
@@ -141,7 +143,7 @@ class Core(Holding):
         ledger, runtime = self.ledger, self.runtime
         fresh = begun is None
         if begun is None:
-            begun = self._begin(terms, timeout)
+            begun = self.begin(terms, timeout)
         if isinstance(begun, Held):
             return begun
         claim, _, began = begun
@@ -157,13 +159,13 @@ class Core(Holding):
                 answer = None  # it may have been executed: ask again, with the same id
             now = runtime.now()
             if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
-                return self._enter(terms, begun, began, now, answer, False)
+                return self.enter(terms, begun, began, now, answer, False)
             outcome = await obtain(
                 runtime, self.backend, ledger, self.keeper, claim, began, timeout, now, answer
             )
             if outcome is None or isinstance(outcome, Snapshot):
                 return outcome
-            return self._enter(terms, begun, *outcome)
+            return self.enter(terms, begun, *outcome)
         except GeneratorExit:
             raise
         except BaseException:
@@ -178,13 +180,20 @@ class Core(Holding):
         finally:
             ledger.asking.discard(claim.id)
 
-    def _reenter(self, mine: Held) -> Held:
+    def _reenter(self, mine: Held, take: int) -> Held:
         self.settle(mine)
         with self.ledger.mutex:
-            if mine.state is HELD:
+            if mine.state is HELD and take <= mine.claim.take:
                 mine.count += 1
+                mine.writes += take == ALL_SLOTS
                 self.ledger.reentered += 1
                 return mine
+        if mine.state is HELD:
+            raise WouldDeadlock(
+                f"{shown(mine.claim.name)} is read by the same thread, task or owner that now asks "
+                "to write it, and would wait for itself: release the read hold first, or ask to "
+                "write from the beginning (a writer may also read)"
+            )
         raise mine.loss()
 
     async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:

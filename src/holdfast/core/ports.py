@@ -80,7 +80,7 @@ class Backend(Protocol):
         self, claims: Sequence[Claim], budget: float
     ) -> Sequence[Granted | Busy | Differs]:
         """Claim after claim, in this order, in as few steps as the store can; up to and with the
-        first that is not granted."""
+        first that is not granted. Plain locks (``layout``) are asked for alone."""
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float

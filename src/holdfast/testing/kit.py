@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from holdfast import aio, sync
 from holdfast.backends.memory import MemoryStore
 from holdfast.core.ports import Runtime, Signal
-from holdfast.face import DEFAULT_LEASE, DEFAULT_NAMESPACE, ClientFace
+from holdfast.face.client import DEFAULT_LEASE, DEFAULT_NAMESPACE, ClientFace
 from holdfast.inputs import Seconds, checked_lease
 from holdfast.runtime.blocking import BlockingRuntime, run
 from holdfast.runtime.tasks import TaskRuntime

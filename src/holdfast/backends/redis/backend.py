@@ -151,6 +151,8 @@ class RedisBackend:
     async def claim_many(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
+        if claims[0].layout:
+            return [await self.claim(claims[0], budget)]
         said, words = claiming_many(claims, self._transport.home)
         reply = await self._run(scripts.CLAIM, said, words, budget)
         with self._sense(reply):
@@ -197,8 +199,8 @@ class RedisBackend:
         return self._yes(reply)
 
     async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
-        if len(claims) == 1:
-            return [await self.release(claims[0], budget)]
+        if len(claims) == 1 or any(claim.layout for claim in claims):
+            return [await self.release(claim, budget) for claim in claims]
         said, words = releasing_many(claims)
         reply = await self._run(scripts.RELEASE, said, words, budget)
         with self._sense(reply):
@@ -277,11 +279,10 @@ class RedisBackend:
             return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
 
     async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
-        words = (claim.id, str(micros(claim.lease)), str(claim.take))
-        said = keys_of(claim.name)[1] + b"".join(bulk(word.encode()) for word in words)
-        reply = await self._run(scripts.SHRINK, said, 7, budget, claim.name)
+        said = keys_of(claim.name)[1] + bulk(claim.id.encode()) + bulk(b"%d" % claim.take)
+        reply = await self._run(scripts.SHRINK, said, 6, budget, claim.name)
         with self._sense(reply):
-            return granted(reply[1], reply[2], claim.lease) if reply[0] == 1 else gone(reply[0])
+            return granted(reply[1], reply[2], reply[2]) if reply[0] == 1 else gone(reply[0])
 
     async def resize(self, name: str, slots: int, budget: float) -> int:
         said = keys_of(name)[1] + bulk(b"%d" % slots) + bulk(b"%d" % MOST_PERMITS)

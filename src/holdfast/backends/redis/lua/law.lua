@@ -228,6 +228,9 @@ local function serve(book, awake)
       got = grant(book, place, place.lease, next_fence(book))
     else
       local fence, lease = next_fence(book), math.min(place.lease, FIRST)
+      if place.slots >= BARRIER then
+        lease = place.lease -- nobody waits for it to end, and who is late must find that it passed
+      end
       -- Who waits and is gone is passed over; but who came to a barrier has come.
       local heard = ring(place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
       if heard or place.slots >= BARRIER then

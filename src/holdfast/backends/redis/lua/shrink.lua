@@ -1,7 +1,8 @@
--- A hold goes on with fewer slots, under its fence; what became free serves the next.
+-- A hold goes on with fewer slots, under its fence, as long as it had; what became free serves the
+-- next.
 -- KEYS  holds, queue, places
--- ARGV  id, lease in µs, take
--- → {1, fence, lease} done | {3} not held any more
+-- ARGV  id, take
+-- → {1, fence, rest of its lease} done | {3} not held any more
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@law
@@ -10,10 +11,10 @@ local mine = book.holds[ARGV[1]]
 if not mine then
   return { 3 }
 end
-local take = math.min(mine.take, tonumber(ARGV[3]))
+local take = math.min(mine.take, tonumber(ARGV[2]))
 book.taken = book.taken - mine.take + take
 mine.take = take
 move(mine, mine.home)
-local answer = extend(book, mine, tonumber(ARGV[2]))
+write_hold(book, mine)
 serve(book)
-return answer
+return { 1, mine.first, mine.ends - now }

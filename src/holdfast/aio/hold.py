@@ -1,0 +1,106 @@
+"""A hold, for asyncio, and the body that is cancelled when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from holdfast.core.ledger import DETACHED, LOST, Held
+from holdfast.errors import BackendError, HoldLost, NotHeld
+from holdfast.face.hold import HoldFace, add_note
+from holdfast.face.lock import lease_or_none
+from holdfast.inputs import Seconds, checked_timeout
+
+
+class Body:
+    """The body of an ``async with``, to be cancelled if the hold is lost while it runs.
+
+    The cancellation is ours only if the task was not cancelled by somebody else as well: then that
+    one goes on, as the rules of `asyncio.Task.uncancel` ask.
+    """
+
+    __slots__ = ("_cancelled", "_cancelling", "_held", "_loop", "_open", "_task")
+
+    def __init__(self, *held: Held) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._held = held
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._cancelled = False
+        self._open = True
+        self._loop = task.get_loop()
+
+    def ended(self) -> None:
+        """On any thread."""
+        if any(held.state is LOST for held in self._held):
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:
+                pass  # the loop is closed, and the body with it
+
+    def _cancel(self) -> None:
+        if self._open:
+            self._cancelled = True
+            self._task.cancel("holdfast: the hold is lost")
+
+    def close(self, error: BaseException | None) -> BaseException | None:
+        """What the body raised, without a cancellation that was ours alone."""
+        self._open = False
+        if self._cancelled and self._task.uncancel() <= self._cancelling:
+            return None if isinstance(error, asyncio.CancelledError) else error
+        return error
+
+
+class Hold(HoldFace):
+    __doc__ = HoldFace.__doc__
+    __slots__ = ("_body",)
+
+    async def release(self) -> None:
+        """Give it back, from any task. `HoldLost` if it had ended before, `NotHeld` if it was
+        released already, `BackendError` if the outcome is unknown."""
+        await self._client.core.release(self._held, self._take)
+
+    async def renew(self, *, lease: Seconds | None = None) -> None:
+        """Extend it by hand, to ``lease`` seconds from now. `HoldLost` if it has ended."""
+        await self._client.core.renew(self._held, lease_or_none(lease))
+
+    async def wait_lost(self, timeout: Seconds | None = None) -> bool:
+        """Wait until it is lost (True), or until it is released or the time is over (False)."""
+        return await self._client.core.wait_lost(self._held, checked_timeout(timeout))
+
+    async def detach(self) -> str:
+        """Stop keeping it and get a secret text with which ``client.attach(name, text)`` takes it
+        over, in any process, before its lease ends."""
+        return await self._client.core.detach(self._held)
+
+    async def __aenter__(self) -> Self:
+        self._body: Body | None = None
+        # The outermost block of this task cancels it; what is inside is cancelled with it.
+        inside = self._held.count > 1 and self._held.owner is asyncio.current_task()
+        if self._on_lost != "flag" and not inside:
+            self._body = Body(self._held)
+            self._client.core.ledger.on_end(self._held, self._body.ended)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give it back, unless it was detached. The body's exception comes first; what went wrong
+        with the release is attached to it. A body that we cancelled ends in `HoldLost`."""
+        raised = error
+        if self._body is not None:
+            self._client.core.ledger.off_end(self._held, self._body.ended)
+            raised = self._body.close(error)
+        if self._held.state is DETACHED:
+            return
+        try:
+            await self.release()
+        except (HoldLost, BackendError, NotHeld) as ours:
+            if raised is None:
+                raise ours from error
+            add_note(raised, ours)
