@@ -139,6 +139,64 @@ class AnyLock:
         await _leave(self.raw, kind, error, trace)
 
 
+class Either:
+    """Anything else of either face: its methods are awaited, and what they give is wrapped. Facts
+    (names, numbers) are as they are."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __getattr__(self, word: str) -> Any:
+        found = getattr(self.raw, word)
+        if not inspect.ismethod(found):
+            return found
+
+        async def verb(*args: Any, **terms: Any) -> Any:
+            return wrapped(await settled(found(*args, **terms)))
+
+        return verb
+
+    async def __aenter__(self) -> Any:
+        return wrapped(await _enter(self.raw))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await _leave(self.raw, kind, error, trace)
+
+
+def wrapped(raw: Any) -> Any:
+    """A lock or a hold for the cases; what is none is as it is."""
+    if isinstance(raw, sync.Hold | aio.Hold):
+        return AnyHold(raw)
+    if isinstance(raw, sync.Lock | aio.Lock):
+        return AnyLock(raw)
+    return Either(raw) if isinstance(raw, sync.MultiHold | aio.MultiHold) else raw
+
+
+class AnyReadWriteLock:
+    """A `holdfast.ReadWriteLock` or a `holdfast.aio.ReadWriteLock`."""
+
+    def __init__(self, raw: sync.ReadWriteLock | aio.ReadWriteLock) -> None:
+        self.raw = raw
+
+    def read(self) -> AnyLock:
+        return AnyLock(self.raw.read())
+
+    def write(self) -> AnyLock:
+        return AnyLock(self.raw.write())
+
+
+class AnyElection(Either):
+    """A `holdfast.Election` or a `holdfast.aio.Election`."""
+
+    def lead(self, **terms: Any) -> AnyLock:
+        return AnyLock(self.raw.lead(**terms))
+
+
 class AnyClient:
     """A `holdfast.Client` or a `holdfast.aio.Client`."""
 
@@ -154,6 +212,31 @@ class AnyClient:
 
     def lock(self, name: str, **terms: Any) -> AnyLock:
         return AnyLock(self.raw.lock(name, **terms))
+
+    def rwlock(self, name: str, **terms: Any) -> AnyReadWriteLock:
+        return AnyReadWriteLock(self.raw.rwlock(name, **terms))
+
+    def semaphore(self, name: str, permits: int, **terms: Any) -> Either:
+        return Either(self.raw.semaphore(name, permits, **terms))
+
+    def permits(self, name: str, permits: int, **terms: Any) -> Either:
+        return Either(self.raw.permits(name, permits, **terms))
+
+    def multi_lock(self, *names: str | AnyLock, **terms: Any) -> Either:
+        raw: list[Any] = [name.raw if isinstance(name, AnyLock) else name for name in names]
+        return Either(self.raw.multi_lock(*raw, **terms))
+
+    def latch(self, name: str, count: int, **terms: Any) -> Either:
+        return Either(self.raw.latch(name, count, **terms))
+
+    def barrier(self, name: str, parties: int, **terms: Any) -> Either:
+        return Either(self.raw.barrier(name, parties, **terms))
+
+    def election(self, name: str, **terms: Any) -> AnyElection:
+        return AnyElection(self.raw.election(name, **terms))
+
+    def once_every(self, period: Any, **terms: Any) -> Callable[[F], F]:
+        return self.raw.once_every(period, **terms)
 
     def locked(self, key: Key, **terms: Any) -> Callable[[F], F]:
         return self.raw.locked(key, **terms)
@@ -175,7 +258,7 @@ class AnyClient:
 
 
 async def _enter(raw: Any) -> Any:
-    if isinstance(raw, sync.Lock | sync.Hold):
+    if hasattr(raw, "__enter__"):
         return raw.__enter__()
     return await raw.__aenter__()
 
@@ -186,7 +269,7 @@ async def _leave(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> None:
-    if isinstance(raw, sync.Lock | sync.Hold):
+    if hasattr(raw, "__exit__"):
         raw.__exit__(kind, error, trace)
     else:
         await raw.__aexit__(kind, error, trace)
