@@ -108,7 +108,8 @@ class Holding:
         now = self.runtime.now()
         for held in several:
             try:
-                self.settle(held)
+                if now >= held.deadline:
+                    self.settle(held)
                 if held.state is LOST and held.count > 0:
                     await self._unwind_lost(held)
                 if self._step_out(held, now, held.claim.take):

@@ -75,8 +75,9 @@ class Core(Holding):
             snapshot=outcome,
         )
 
-    def begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
-        """A claim to ask for, or the hold that this owner has already."""
+    def begin(self, terms: Terms, timeout: float | None, who: str = "") -> Begun | Held:
+        """A claim to ask for, or the hold that this owner has already. ``who`` asks, if that is
+        known."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
             self._refuse_if_closed()
@@ -88,7 +89,8 @@ class Core(Holding):
             return self._reenter(mine, take)
         began = runtime.now()
         claim_id = f"{self._secret}-{next(self._count)}"
-        said = (name, claim_id, runtime.who(label), lease, slots, take, fair, timeout != 0, layout)
+        who = who or runtime.who(label)
+        said = (name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
         ledger.asking.add(claim_id)
         return _new(Claim, said), owner, began
 

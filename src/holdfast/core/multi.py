@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.core.acquire import ask_until_known, leave
 from holdfast.core.holding import MANY
 from holdfast.core.keeper import budget_for
-from holdfast.core.ledger import Held
+from holdfast.core.ledger import HELD, Held
 from holdfast.core.locks import Begun, Core
 from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import HoldfastError
@@ -59,8 +59,10 @@ async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held
                 await release_all(_got(parts, held))
                 return refused
         got = _got(parts, held)
+        now = runtime.now()
         for core, one in got:
-            core.check(one)  # the first may be lost when the last is got
+            if one.state is not HELD or now >= one.deadline:
+                core.check(one)  # the first may be lost when the last is got
         return [one for _, one in got]
     except GeneratorExit:
         raise
@@ -83,13 +85,16 @@ async def _go_on(
     core = parts[first].core
     begun: list[tuple[int, Begun]] = []
     asked: list[Claim] = []
+    answered = 0
+    who = core.runtime.who(parts[first].terms.label)
     try:
         for at in range(first, min(first + MANY, len(parts))):
             terms = parts[at].terms
             if parts[at].core is not core or (terms.layout and at > first):
                 break
             if held[at] is None:
-                one = core.begin(terms, timeout)
+                known = who if terms.label == parts[first].terms.label else ""
+                one = core.begin(terms, timeout, known)
                 if isinstance(one, Held):
                     held[at] = one
                 else:
@@ -105,7 +110,7 @@ async def _go_on(
             runtime, lambda budget: ask(asked, budget), runtime.now(), limit
         )
         for (at, one), answer in zip(begun, answers, strict=False):
-            del asked[0]
+            answered += 1
             terms = parts[at].terms
             if isinstance(answer, Granted):
                 held[at] = core.enter(terms, one, sent, now, answer, False)
@@ -119,11 +124,10 @@ async def _go_on(
         raise
     except BaseException:
         limit = budget_for(parts[first].terms.lease)
-        await core.runtime.shielded(_leave_all(core, asked), limit)
+        await core.runtime.shielded(_leave_all(core, asked[answered:]), limit)
         raise
     finally:
-        for _, (claim, _, _) in begun:
-            core.ledger.asking.discard(claim.id)
+        core.ledger.asking.difference_update([one[0].id for _, one in begun])
 
 
 async def _leave_all(core: Core, claims: Sequence[Claim]) -> None:

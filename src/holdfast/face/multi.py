@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
 from holdfast.core.ledger import LOST, Held, bare
@@ -126,16 +126,19 @@ class MultiLockFace(Entered[M], Generic[M]):
 
 
 def parts_of(
-    client: ClientFace, given: Sequence[object], terms_of: Any, kind: type[LockFace[Any]]
+    client: ClientFace,
+    given: Sequence[object],
+    terms_of: Callable[[str], Terms],
+    kind: type[LockFace[Any]],
 ) -> list[Part]:
     """Names of this client, and locks of any client of this colour, in the order of everybody."""
     parts = []
+    core, url = client.core, client.store.url
     for one in given:
-        if isinstance(one, kind):
+        if isinstance(one, str):
+            parts.append((url, Part(core, terms_of(one))))
+        elif isinstance(one, kind):
             parts.append((one._client.store.url, Part(one._client.core, one._terms)))
-        elif isinstance(one, str):
-            terms: Terms = terms_of(one)
-            parts.append((client.store.url, Part(client.core, terms)))
         else:
             raise ConfigurationError(
                 f"multi_lock() takes names, and locks of {kind.__module__.rpartition('.')[0]}: not "

@@ -25,7 +25,6 @@ from holdfast.backends.redis.answers import (
 from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
-    THREE_KEYS,
     claiming,
     claiming_many,
     key_of,
@@ -158,7 +157,9 @@ class RedisBackend:
         with self._sense(reply):
             threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
             return [
-                self._claimed(three, claim.lease)
+                granted(three[1], three[2], claim.lease)
+                if three[0] == 1
+                else self._claimed(three, claim.lease)
                 for three, claim in zip(threes, claims, strict=False)
             ]
 
@@ -332,7 +333,7 @@ class RedisBackend:
                 return sorted(found)
 
     async def _living(self, names: Sequence[str], budget: float) -> list[str]:
-        keys = [keys_of(name)[1][len(THREE_KEYS) :] for name in names]
+        keys = [keys_of(name)[2] for name in names]
         said = bulk(b"%d" % (3 * len(names))) + b"".join(keys)
         reply = await self._run(scripts.LIVING, said, 1 + 3 * len(names), budget)
         with self._sense(reply):

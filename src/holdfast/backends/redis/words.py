@@ -35,11 +35,11 @@ def name_of(key: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def keys_of(name: str) -> tuple[bytes, bytes]:
-    """A name's holds key, and all three with their number, ready to send."""
+def keys_of(name: str) -> tuple[bytes, bytes, bytes]:
+    """A name's holds key; all three with their number; all three: ready to send."""
     key = key_of(name).encode()
-    three = THREE_KEYS + bulk(key) + bulk(key + b":q") + bulk(key + b":w")
-    return bulk(key), three
+    three = bulk(key) + bulk(key + b":q") + bulk(key + b":w")
+    return bulk(key), THREE_KEYS + three, three
 
 
 @functools.lru_cache(maxsize=4096)
@@ -72,9 +72,13 @@ def claiming(claim: Claim, home: str) -> bytes:
 def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
     """The same of many: first all keys."""
     parts = [_three_keys_each(claims)]
+    known: object = None
     for _, claim_id, who, lease, slots, take, fair, wait, _ in claims:
-        parts.append(b"$%d\r\n%b\r\n" % (len(claim_id), claim_id.encode()))
-        parts.append(_claim_terms(lease, fair, wait, take, slots, home, who))
+        terms = (who, lease, slots, take, fair, wait)
+        if terms != known:  # mostly the same for all
+            known = terms
+            said = _claim_terms(lease, fair, wait, take, slots, home, who)
+        parts.append(b"$%d\r\n%b\r\n%b" % (len(claim_id), claim_id.encode(), said))
     return b"".join(parts), 1 + 8 * len(claims)
 
 
@@ -91,7 +95,7 @@ def releasing_many(claims: Sequence[Claim]) -> tuple[bytes, int]:
 
 
 def _three_keys_each(claims: Sequence[Claim]) -> bytes:
-    keys = [keys_of(claim.name)[1][len(THREE_KEYS) :] for claim in claims]
+    keys = [keys_of(claim[0])[2] for claim in claims]
     return bulk(b"%d" % (3 * len(claims))) + b"".join(keys)
 
 

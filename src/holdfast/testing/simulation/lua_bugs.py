@@ -41,8 +41,8 @@ LUA_BUGS: dict[str, Plant] = {
     # Whoever releases frees whatever is held.
     "lua_release_without_owner_check": planted(
         (
-            "local said = redis.call('HGET', KEYS[i], id)\n",
-            "local said = redis.call('HGETALL', KEYS[i])[4]\n  redis.call('DEL', KEYS[i])\n",
+            "local said = call('HGET', KEYS[i], id)\n",
+            "local said = call('HGETALL', KEYS[i])[4]\n  call('DEL', KEYS[i])\n",
         )
     ),
     # A renewal that writes the hold again instead of extending it.

@@ -2,23 +2,35 @@
 -- KEYS  for each: holds, queue, places
 -- ARGV  for each: id
 -- → 1 released | 0 it was not held any more; of many a list
-local time = redis.call('TIME')
+local call = redis.call
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers = {}
+-- Whether anybody waits for any of them is asked once; mostly nobody does.
+local nobody_waits
+if #KEYS == 3 then
+  nobody_waits = call('EXISTS', KEYS[2]) == 0
+else
+  local queues = {}
+  for i = 2, #KEYS, 3 do
+    queues[#queues + 1] = KEYS[i]
+  end
+  nobody_waits = call('EXISTS', unpack(queues)) == 0
+end
 for i = 1, #KEYS, 3 do
   local id, answer = ARGV[(i + 2) / 3], 0
-  local said = redis.call('HGET', KEYS[i], id)
+  local said = call('HGET', KEYS[i], id)
   if said then
     local ends, lease = string.match(said, '^%d+ (%d+) %d+ (%d+) ')
-    redis.call('HDEL', KEYS[i], id)
+    call('HDEL', KEYS[i], id)
     if tonumber(ends) > now then
       answer = 1
-      if redis.call('EXISTS', KEYS[i + 1]) == 1 then
+      if not nobody_waits and call('EXISTS', KEYS[i + 1]) == 1 then
 --@law
         serve(open(KEYS[i], KEYS[i + 1], KEYS[i + 2], now, true))
-      elseif tonumber(lease) > 90000000 and redis.call('HLEN', KEYS[i]) == 1 then
+      elseif tonumber(lease) > 90000000 and call('HLEN', KEYS[i]) == 1 then
         -- Nobody waits: nobody to serve. What is left is the last fence, and that not for ever.
-        redis.call('PEXPIRE', KEYS[i], 90000)
+        call('PEXPIRE', KEYS[i], 90000)
       end
     end
   end

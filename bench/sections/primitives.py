@@ -1,0 +1,167 @@
+"""Every primitive beside the plain lock: cycles, many names at once, and writers among readers.
+
+A read-write lock and a semaphore go by the same law as a lock, so they should cost what it costs.
+The multi-lock is measured against the same names locked one inside the other. Of the crowd of 64
+readers and 4 writers the question is who came first: with a lock that lets readers in while others
+read, a writer may wait for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+
+from ._crew import Ready, together, wait_until
+from ._line import Line, at_most, number, times
+from ._redis import Server
+from ._rounds import Subject, interleaved, percentile
+
+WITHIN = 1.3
+MANY_FASTER = 5.0
+SIZES = (2, 10, 100)
+PROCESSES = 4
+READERS = 16  # in each process, beside one writer
+# Who asked so much later than another came after it, however the requests travelled.
+SURELY_LATER = 0.05
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (4, 0.06) if quick else (15, 0.2)
+    with Server() as server:
+        return [
+            *_cycles("memory", "memory://", rounds, seconds),
+            *_cycles("Redis", server.url, rounds, seconds),
+            *_many_names(server.url, rounds, seconds),
+            *_readers_and_writers(server.url, 1.0 if quick else 4.0),
+        ]
+
+
+# ---- one at a time ------------------------------------------------------------------------------
+
+
+def _cycles(store: str, url: str, rounds: int, seconds: float) -> list[Line]:
+    client = holdfast.connect(url)
+    subjects = {
+        "a plain lock": _cycle(lambda: client.lock("plain")),
+        "read": _cycle(lambda: client.rwlock("shared").read()),
+        "write": _cycle(lambda: client.rwlock("shared").write()),
+        "a permit of 5": _cycle(lambda: client.semaphore("five", 5)),
+    }
+    found = interleaved(subjects, rounds=rounds, seconds=seconds)
+    client.close()
+    against = f"a plain lock {number(found.per_second('a plain lock'))}/s"
+    return [
+        times(
+            f"{store}: {what}",
+            found.per_second(what),
+            "cycles/s",
+            against,
+            found.faster(what, "a plain lock"),
+            1 / WITHIN,
+        )
+        for what in ("read", "write", "a permit of 5")
+    ]
+
+
+def _cycle(made: Callable[[], Any]) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with made():
+                pass
+
+    return cycle
+
+
+# ---- many names ---------------------------------------------------------------------------------
+
+
+def _many_names(url: str, rounds: int, seconds: float) -> list[Line]:
+    lines = []
+    with holdfast.connect(url) as client:
+        for size in SIZES:
+            names = [f"part:{number}" for number in range(size)]
+            subjects = {
+                "together": _cycle(lambda names=names: client.multi_lock(*names)),  # type: ignore[misc]
+                "in turn": _cycle(lambda names=names: _nested(client, names)),  # type: ignore[misc]
+            }
+            found = interleaved(subjects, rounds=rounds, seconds=seconds)
+            what, rate = f"multi-lock of {size} names", found.per_second("together")
+            ratio = found.faster("together", "in turn")
+            against = f"one after the other {number(found.per_second('in turn'))}/s"
+            if size == max(SIZES):
+                lines.append(times(what, rate, "cycles/s", against, ratio, MANY_FASTER))
+            else:
+                lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
+    return lines
+
+
+@contextlib.contextmanager
+def _nested(client: holdfast.Client, names: list[str]) -> Any:
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(client.lock(name))
+        yield
+
+
+# ---- writers among readers ----------------------------------------------------------------------
+
+
+def _readers_and_writers(url: str, seconds: float) -> list[Line]:
+    visits = [
+        visit
+        for noted in together(_contend, PROCESSES, url, seconds, lasts=seconds)
+        for visit in noted
+    ]
+    visits.sort(key=lambda visit: visit[1])
+    waits: dict[bool, list[float]] = {True: [], False: []}
+    overtaken = 0
+    waiting: list[tuple[bool, int, float, float]] = []
+    for visit in reversed(visits):  # from the youngest grant to the oldest
+        writes, _, asked, acquired = visit
+        waits[writes].append((acquired - asked) * 1e3)
+        if writes:
+            waiting.append(visit)
+        else:
+            # Granted before these writers: had it asked later than one of them?
+            waiting = [one for one in waiting if one[2] > asked - 10.0]
+            overtaken += any(asked > one[2] + SURELY_LATER for one in waiting)
+    writers, readers = percentile(waits[True], 0.5), percentile(waits[False], 0.5)
+    most = percentile(waits[True], 0.99)
+    crowd = f"{PROCESSES * READERS} readers, {PROCESSES} writers"
+    against = f"readers {number(readers)} ms"
+    return [
+        at_most(0, f"{crowd}: readers that overtook a writer", overtaken, f"of {len(visits)}"),
+        Line(f"{crowd}: a writer's wait, p50", writers, "ms", against, f"{writers / readers:.2f}×"),
+        Line(f"{crowd}: a writer's wait, p99", most, "ms"),
+    ]
+
+
+def _contend(
+    index: int, ready: Ready, url: str, seconds: float
+) -> list[tuple[bool, int, float, float]]:
+    """What each of this process's threads got: does it write, fence, asked, acquired."""
+    client = holdfast.connect(url)
+    lock = client.rwlock("crowded")
+    visits: list[tuple[bool, int, float, float]] = []
+
+    def work(writes: bool) -> None:
+        half = lock.write() if writes else lock.read()
+        wait_until(begin)
+        while (asked := time.monotonic()) < begin + seconds:
+            with half as hold:
+                visits.append((writes, hold.fence, asked, time.monotonic()))
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=work, args=(number == 0,)) for number in range(READERS + 1)]
+    begin = ready()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.close()
+    return visits
