@@ -42,6 +42,16 @@ REDIS = {
         "lost meanwhile",
         "another's PING meanwhile, longest",
     ],
+    "primitives": [
+        "memory: read",
+        "memory: write",
+        "memory: a permit of 5",
+        "Redis: read",
+        "Redis: write",
+        "Redis: a permit of 5",
+        "multi-lock of 100 names",
+        "64 readers, 4 writers: readers that overtook a writer",
+    ],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 

@@ -59,7 +59,7 @@ def _lacking(said: str, key: str, source: str) -> str:
     line = re.search(r"user_script:(\d+)", said)
     if command is None and line is not None:
         lines = source.splitlines()[int(line[1]) - 1 : int(line[1])]
-        command = re.search(r"redis\.p?call\('(\w+)'", "".join(lines))
+        command = re.search(r"\bp?call\('(\w+)'", "".join(lines))
     if command is None:
         return "the user lacks a right"
     return f"the user lacks the right to {command[1].upper()}, +{command[1].lower()}"
