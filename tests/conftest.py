@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from servers.programs import program
+
 if TYPE_CHECKING:
+    from servers.mariadb_server import MariaDBServer
+    from servers.postgres_server import PostgresServer
     from servers.redis_server import RedisServer
 
 pytest_plugins = ["holdfast.testing.fixtures"]
@@ -24,8 +27,7 @@ _missing: set[str] = set()
 
 def need(*programs: str, driver: str) -> None:
     """Skip the test if one of the programs, or Python's module for it, is not there; or fail."""
-    path = f"{os.environ['PATH']}:/usr/sbin"
-    missing = {name for name in programs if shutil.which(name, path=path) is None}
+    missing = {name for name in programs if program(name) is None}
     if importlib.util.find_spec(driver) is None:
         missing.add(f"module {driver}")
     if missing:
@@ -47,6 +49,26 @@ def redis_server() -> Iterator[RedisServer]:
     from servers.redis_server import RedisServer
 
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    """One MariaDB for all tests: use tables of your own, and leave it running."""
+    need("mariadbd", "mariadb-install-db", driver="pymysql")
+    from servers.mariadb_server import MariaDBServer
+
+    with MariaDBServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests: use tables of your own, and leave it running."""
+    need("postgres", "initdb", driver="psycopg")
+    from servers.postgres_server import PostgresServer
+
+    with PostgresServer() as server:
         yield server
 
 

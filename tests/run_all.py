@@ -9,11 +9,12 @@ tests run a few of them under measurement.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from servers.programs import program
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = "2500"
@@ -39,8 +40,7 @@ STEPS = {
 def missing_servers() -> list[str]:
     lines = (ROOT / "tests/servers/needed").read_text().splitlines()
     pairs = [line.split() for line in lines if line and not line.startswith("#")]
-    path = f"{os.environ['PATH']}:/usr/sbin"
-    return [program for program, _package in pairs if shutil.which(program, path=path) is None]
+    return [name for name, _package in pairs if program(name) is None]
 
 
 def main() -> int:

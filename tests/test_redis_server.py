@@ -57,7 +57,7 @@ def test_a_stopped_one_leaves_neither_process_nor_folder_and_starts_again(new_re
 
 
 def test_a_taken_port_is_not_used(new_redis, monkeypatch):
-    from servers import redis_server as module
+    from servers import own_server as module
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = iter([taken.getsockname()[1]] * 3 + [module._free_port()])

@@ -1,0 +1,21 @@
+"""Where the programs of real servers are, asked in one way by all who need one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from glob import glob
+
+
+def program(name: str) -> str | None:
+    """Its path, or None. Debian keeps daemons where users do not look: in sbin, and PostgreSQL in a
+    folder for each version (of which the newest is taken). `ensure` looks in the same places."""
+    versions = sorted(glob("/usr/lib/postgresql/*/bin"), key=_version, reverse=True)
+    return shutil.which(name, path=":".join([os.environ["PATH"], "/usr/sbin", *versions]))
+
+
+def _version(folder: str) -> float:
+    try:
+        return float(folder.split("/")[-2])
+    except ValueError:
+        return 0.0
