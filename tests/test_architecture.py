@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "holdfast.model": {"errors"},
     "holdfast.inputs": {"errors"},
     "holdfast.keys": {"errors"},
+    "holdfast.guards": {"errors", "guards", "inputs"},
     "holdfast.decorators": {"errors", "inputs", "keys", "model"},
     "holdfast.schedule": {"decorators", "errors", "inputs"},
     "holdfast.core": {"core", "errors", "model"},
@@ -161,7 +162,16 @@ def test_import_holdfast_imports_no_driver_and_no_test_kit():
     ).stdout.split()
     drivers = {"sqlite3", "redis", "kazoo", "pymysql", "psycopg", "pytest"}
     assert not drivers & set(loaded)
-    assert not [name for name in loaded if name.startswith("holdfast.testing")]
+    assert not [name for name in loaded if name.startswith(("holdfast.testing", "holdfast.guards"))]
+
+
+def test_import_holdfast_guards_imports_no_driver():
+    script = "import sys, holdfast.guards; print(*sys.modules)"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COV")}
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout.split()
+    assert not {"sqlite3", "redis", "pymysql", "psycopg"} & set(loaded)
 
 
 def test_the_public_api_is_imports_and_all_and_no_code():

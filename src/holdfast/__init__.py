@@ -16,6 +16,7 @@ from holdfast.errors import (
     NotHeld,
     NotReplicated,
     QuorumError,
+    StaleFence,
     Unsupported,
     WouldDeadlock,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "ReadWriteLock",
     "Semaphore",
     "Snapshot",
+    "StaleFence",
     "Statistics",
     "Unsupported",
     "Waiter",

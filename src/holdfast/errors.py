@@ -54,6 +54,20 @@ class HoldLost(HoldfastError):
         self.fence = fence
 
 
+class StaleFence(HoldfastError):
+    """The resource refused a write: it has seen a higher fence, so another holder took over.
+
+    Nothing was written. ``seen`` is the fence that the resource knows (``None`` if it could not
+    tell: the row is gone). To try again with the same hold cannot help.
+    """
+
+    def __init__(self, message: str, *, name: str, fence: int, seen: int | None):
+        super().__init__(message)
+        self.name = name
+        self.fence = fence
+        self.seen = seen
+
+
 class NotHeld(HoldfastError, RuntimeError):
     """A release, or a take-over, of something that this owner does not hold."""
 
