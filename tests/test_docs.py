@@ -13,8 +13,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite", "redis")]
-# What an example says, and the server that stands there when it is run.
-SERVERS = {"redis://localhost:6379/0": "redis_server"}
+# What an example says, the server that stands there when it is run, and how it is reached.
+SERVERS = {
+    "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
+    "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
+    'host="localhost", port=3306, user="app", database="app"': (
+        "mariadb_server",
+        lambda server: (
+            f'host="127.0.0.1", port={server.port}, user="root", database="{server.database}"'
+        ),
+    ),
+}
 PARTS = ["Example", "What it offers", "How it works, and what it guarantees", "Options"]
 
 
@@ -29,9 +38,9 @@ def examples():
 
 @pytest.mark.parametrize("example, may_log", list(examples()))
 def test_an_example_runs(example, may_log, tmp_path, request):
-    for written, fixture in SERVERS.items():
+    for written, (fixture, reached) in SERVERS.items():
         if written in example:
-            example = example.replace(written, request.getfixturevalue(fixture).url)
+            example = example.replace(written, reached(request.getfixturevalue(fixture)))
     script = tmp_path / "example.py"
     script.write_text(example)
     environment = os.environ | {"HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}

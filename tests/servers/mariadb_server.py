@@ -13,25 +13,24 @@ import pymysql
 
 from servers.own_server import PATIENCE, OwnServer
 
-DATABASE = "holdfast"
-
 
 class MariaDBServer(OwnServer):
-    """Not running until `start`. Its user root needs no password; `DATABASE` is there, empty."""
+    """Not running until `start`. Its user root needs no password; `database` is there, empty."""
 
     PROGRAM = "mariadbd"
     USER = "mysql"
+    database = "holdfast"
 
     # -- Talking to it -------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        return f"mysql://root@127.0.0.1:{self.port}/{DATABASE}"
+        return f"mysql://root@127.0.0.1:{self.port}/{self.database}"
 
     def connect(self, **options: Any) -> pymysql.Connection[Any]:
         """Over TCP. Options of `pymysql.connect`, whose defaults are: no autocommit, and a row
         that is written again with the same values does not count as changed."""
-        place = {"host": "127.0.0.1", "port": self.port, "user": "root", "database": DATABASE}
+        place = {"host": "127.0.0.1", "port": self.port, "user": "root", "database": self.database}
         return pymysql.connect(**place | {"read_timeout": PATIENCE} | options)
 
     def call(self, statement: str, *parameters: Any) -> tuple[tuple[Any, ...], ...]:
@@ -61,7 +60,7 @@ class MariaDBServer(OwnServer):
         )
         # Read at every start: without names of hosts, 127.0.0.1 is not localhost.
         (folder / "init.sql").write_text(
-            f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
+            f"CREATE DATABASE IF NOT EXISTS {self.database};\n"
             "CREATE USER IF NOT EXISTS root@127.0.0.1;\n"
             "GRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
         )
