@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from glob import glob
 from pathlib import Path
 
 import pytest
 
 import run_all
+from servers.programs import program
 
 ENSURE = Path(__file__).parent / "servers" / "ensure"
 
@@ -41,6 +43,16 @@ def test_without_root_it_says_what_is_missing_and_goes_on(tmp_path):
     done = ensure("sh dash\nno-such-server some-package\n", tmp_path, user="1000")
     assert done.returncode == 0 and "missing some-package" in done.stderr
     assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.skipif(not glob("/usr/lib/postgresql/*/bin/postgres"), reason="not Debian's")
+def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = program("postgres")
+    assert found is not None and found.startswith("/usr/lib/postgresql/")
+    assert "postgres" not in run_all.missing_servers()
+    done = ensure("postgres postgresql\n", tmp_path, user="0")
+    assert done.returncode == 0 and not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
