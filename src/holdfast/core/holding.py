@@ -105,19 +105,28 @@ class Holding:
         """One step out of each, in as few requests as the store can; what went wrong with any."""
         errors: list[HoldfastError] = []
         last: list[Held] = []
+        lost: list[Claim] = []
         now = self.runtime.now()
+        # Out of all of them here before the store is told of any: who is cancelled while it is told
+        # must not be left holding the rest.
         for held in several:
             try:
                 if now >= held.deadline:
                     self.settle(held)
                 if held.state is LOST and held.count > 0:
-                    await self._unwind_lost(held)
-                if self._step_out(held, now, held.claim.take):
+                    errors.append(held.loss())
+                    if self._step_out_lost(held):
+                        lost.append(held.claim)
+                elif self._step_out(held, now, held.claim.take):
                     last.append(held)
             except HoldfastError as error:
                 errors.append(error)
         for start in range(0, len(last), MANY):
             errors += await self._give_back_many(last[start : start + MANY])
+        for start in range(0, len(lost), MANY):
+            batch = lost[start : start + MANY]
+            limit = budget_for(min(claim.lease for claim in batch)) / ATTEMPTS
+            await self._release_again_many(batch, limit)
         return errors
 
     async def _give_back_many(self, several: Sequence[Held]) -> list[HoldfastError]:
@@ -204,15 +213,19 @@ class Holding:
     async def _unwind_lost(self, held: Held) -> NoReturn:
         """One step out of what is lost. It may be lost to our clock alone: then the store is told,
         by our own claim id, so that the next need not wait for the rest of the lease."""
-        with self.ledger.mutex:
-            held.count -= 1
-            last = held.count == 0
-            if last:
-                self.ledger.forget(held)
-        if last and not held.foreign:
+        if self._step_out_lost(held):
             limit = budget_for(held.claim.lease) / ATTEMPTS
             await self._release_again(self.backend, held.claim, limit)
         raise held.loss()
+
+    def _step_out_lost(self, held: Held) -> bool:
+        """Whether it was the last step, so that the store is to be told."""
+        with self.ledger.mutex:
+            held.count -= 1
+            if held.count > 0:
+                return False
+            self.ledger.forget(held)
+        return not held.foreign
 
     async def give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
         """Tell the store, and ask again if it did not answer: never guess. ``answer`` is what it

@@ -11,7 +11,6 @@ same, and it is said).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -56,7 +55,9 @@ async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held
             rest = None if timeout is None else max(until - runtime.now(), 0.0)
             refused = await _go_on(parts, held.index(None), held, rest)
             if refused is not None:
-                await release_all(_got(parts, held))
+                got = _got(parts, held)
+                held[:] = [None] * len(parts)  # or, interrupted now, we would step out twice
+                await release_all(got)
                 return refused
         got = _got(parts, held)
         now = runtime.now()
@@ -147,8 +148,22 @@ async def renew_all(several: Iterable[tuple[Core, Held]], lease: float | None) -
 
 
 async def release_all(several: Iterable[tuple[Core, Held]]) -> list[HoldfastError]:
-    """One step out of each, the last first; what went wrong."""
-    errors = []
-    for core, pairs in itertools.groupby(reversed(list(several)), key=lambda pair: pair[0]):
-        errors += await core.release_many([held for _, held in pairs])
+    """One step out of each, the last first; what went wrong. Interrupted at one client, it goes on
+    at the others."""
+    errors: list[HoldfastError] = []
+    pairs = list(several)
+    while pairs:
+        core = pairs[-1][0]
+        ours: list[Held] = []
+        while pairs and pairs[-1][0] is core:
+            ours.append(pairs.pop()[1])
+        try:
+            errors += await core.release_many(ours)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if pairs:
+                limit = budget_for(ours[0].claim.lease)
+                await core.runtime.shielded(release_all(pairs), limit)
+            raise
     return errors
