@@ -9,7 +9,9 @@ threads and in asyncio, as the library's own core does.
 """
 
 from holdfast.testing.conformance import (
+    barriers,
     decorated,
+    gates,
     inputs,
     leases,
     locks,
@@ -27,8 +29,10 @@ __all__ = [
     "CASES",
     "FACES",
     "Case",
+    "barriers",
     "cases_for",
     "decorated",
+    "gates",
     "inputs",
     "leases",
     "locks",
