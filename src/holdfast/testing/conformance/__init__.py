@@ -11,6 +11,7 @@ threads and in asyncio, as the library's own core does.
 from holdfast.testing.conformance import (
     barriers,
     decorated,
+    elections,
     gates,
     inputs,
     leases,
@@ -32,6 +33,7 @@ __all__ = [
     "barriers",
     "cases_for",
     "decorated",
+    "elections",
     "gates",
     "inputs",
     "leases",
