@@ -18,7 +18,9 @@ from holdfast.testing.conformance import (
     locks,
     looking,
     loss,
+    periods,
     processes,
+    scheduled,
     waiting,
 )
 from holdfast.testing.conformance.cases import CASES, Case, cases_for, run_case
@@ -40,7 +42,9 @@ __all__ = [
     "locks",
     "looking",
     "loss",
+    "periods",
     "processes",
     "run_case",
+    "scheduled",
     "waiting",
 ]
