@@ -12,7 +12,7 @@ from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, s
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import BackendError, HoldfastError, NotHeld
-from holdfast.model import ALL_SLOTS, Claim, Granted
+from holdfast.model import ALL_SLOTS, Claim, Gone, Granted
 
 log = logging.getLogger("holdfast")
 MANY = 100  # in one request: more would keep a store from others for too long
@@ -299,17 +299,16 @@ class Holding:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
 
-    async def detach(self, held: Held, lease: float | None = None) -> str:
+    async def detach(self, held: Held, until: float | None = None) -> str:
         """Let go of it without releasing; the text lets another process take it over, as long as
-        its lease lasts (or this one, from now on)."""
+        its lease lasts, or until then."""
         self.check(held)
-        claim = held.claim if lease is None else held.claim._replace(lease=lease)
         if held.count > 1:
             raise NotHeld(
                 f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
                 "acquired, not inside"
             )
-        answer = await self.backend.transfer(claim, False, budget_for(held.claim.lease))
+        claim, answer = await self._let_go(held, until)
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
@@ -317,6 +316,22 @@ class Holding:
             self.ledger.end(held, DETACHED, self.runtime.now())
         self.ledger.tell(held)
         return f"hf1:{claim.id}:{held.fence}:{claim.lease!r}:{claim.slots}:{claim.take}"
+
+    async def _let_go(self, held: Held, until: float | None) -> tuple[Claim, Granted | Gone]:
+        """Asked again if the answer is lost: who believes that it holds what nobody will renew, or
+        that nothing was left behind where a mark was, would act on it."""
+        budget = budget_for(held.claim.lease)
+        ends = self.runtime.now() + budget
+        while True:
+            claim = held.claim
+            if until is not None:
+                claim = claim._replace(lease=max(until - self.runtime.now(), 0.001))
+            try:
+                return claim, await self.backend.transfer(claim, False, budget / ATTEMPTS)
+            except BackendError as error:
+                if not error.transient or self.runtime.now() + RETRY_PAUSE >= ends:
+                    raise
+                await self.runtime.sleep(RETRY_PAUSE)
 
     def _describe(self, owner: object) -> str:
         return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"

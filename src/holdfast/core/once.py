@@ -38,6 +38,5 @@ async def finish(core: Core, turn: Turn) -> None:
     """We are done: leave a mark, unless the time is over already. Then the block that we are in
     gives the turn back. `HoldLost` if it was lost meanwhile: somebody else may have run too."""
     held, until = turn
-    rest = until - core.runtime.now()
-    if rest >= SHORTEST:
-        await core.detach(held, rest)
+    if until - core.runtime.now() >= SHORTEST:
+        await core.detach(held, until)
