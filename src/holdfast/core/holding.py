@@ -308,7 +308,16 @@ class Holding:
                 f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
                 "acquired, not inside"
             )
-        claim, answer = await self._let_go(held, until)
+        try:
+            with self.ledger.mutex:
+                self.ledger.kept.pop(held.claim.id, None)  # a renewal would undo what we write
+            claim, answer = await self._let_go(held, until)
+        except BaseException:
+            with self.ledger.mutex:
+                if held.state is HELD:
+                    self.ledger.kept[held.claim.id] = held
+            self.keeper.mind(held.due)
+            raise
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
@@ -321,6 +330,9 @@ class Holding:
         """Asked again if the answer is lost: who believes that it holds what nobody will renew, or
         that nothing was left behind where a mark was, would act on it."""
         budget = budget_for(held.claim.lease)
+        ends = self.runtime.now() + budget
+        while held in self.keeper.sending and self.runtime.now() < ends:
+            await self.runtime.sleep(RETRY_PAUSE / 4)
         ends = self.runtime.now() + budget
         while True:
             claim = held.claim

@@ -54,6 +54,7 @@ class Keeper:
         self._wakes_at = NEVER
         self._looks_at = -NEVER
         self._leaves_at = NEVER
+        self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
 
     @property
     def running(self) -> bool:
@@ -115,7 +116,10 @@ class Keeper:
         for held in overdue:
             self._ledger.lose(held, held.why_over())
         if work:
-            await self._renew(work)
+            try:
+                await self._renew(work)
+            finally:
+                self.sending = []
         return bool(overdue or work)
 
     def abandon(self, claim: Claim) -> None:
@@ -171,6 +175,7 @@ class Keeper:
             if work and not due:  # all of it early: not worth sending for
                 next_at = min(next_at, *(entry.due for entry in work))
                 work = []
+            self.sending = work
             self._wakes_at = self._looks_at = -NEVER if work or overdue else next_at
         return overdue, work
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -311,3 +312,22 @@ async def test_an_interrupted_turn_is_free_unless_it_ran(world: World) -> None:
             assert ran and again is None
             break
     assert step >= 6  # claim, inspect and transfer, before and after
+
+
+@case()
+async def test_a_renewal_on_its_way_does_not_change_the_mark(world: World) -> None:
+    """It would end the mark with the lease, long before the period, and another would run."""
+    on_its_way = threading.Event()
+
+    async def slow(verb: str, moment: str) -> None:
+        if (verb, moment) == ("renew", "before"):
+            on_its_way.set()
+            time.sleep(0.3)
+
+    client, other = world.client(hook=slow, lease=6), world.client()
+    period = await long_period(other)
+    job = client.once_every(period, name="job")(lambda: on_its_way.wait(SOON))
+    assert await world.blocking(job) is True
+    await world.sleep(0.5)
+    (holder,) = (await mark(other, "job")).holders
+    assert holder.remaining > 60, "the mark ends too early"
