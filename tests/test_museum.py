@@ -557,3 +557,75 @@ def test_a_bell_of_a_grant_that_is_over_is_not_believed(shop: Shop) -> None:
     for wake in list(shop.store.bells._wakes.values()):
         wake(Granted(1, 30.0))
     assert waiting() is None
+
+
+# ---- latches, turns and leaders: Redisson, ShedLock, Curator ------------------------------------
+
+
+def test_redisson_a_latch_that_was_never_set_is_not_open(shop: Shop) -> None:
+    latch = shop.client().latch("a", 1)
+    assert latch.remaining() == 1
+    assert latch.wait(0) is False and latch.wait(0.05) is False
+    waiter = in_thread(lambda: latch.wait(SOON))
+    until(lambda: shop.client().inspect("a").waiters)
+    assert shop.client().latch("a", 1).count_down()
+    assert waiter() is True
+
+
+def test_shedlock_a_foreign_process_cannot_end_a_turn(shop: Shop) -> None:
+    client, foreign = shop.client(), shop.client()  # same host, same pid, same thread even
+    seen: list[Any] = []
+
+    def job() -> str:
+        seen.append(foreign.once_every("1d", name="job")(lambda: "foreign")())
+        with pytest.raises(NotHeld):
+            foreign.lock("job").release()
+        seen.append(foreign.once_every("1d", name="job")(lambda: "foreign")())
+        return "ran"
+
+    assert client.once_every("1d", name="job")(job)() == "ran"
+    assert seen == [None, None]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_shedlock_a_run_that_lost_its_turn_does_not_end_the_next_ones(
+    shop: Shop, at_work: bool
+) -> None:
+    """When it comes to its end, the next is at work, or has left its mark."""
+    client, other = shop.client(), shop.client()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def next_one() -> str:
+        begun.set()
+        assert go_on.wait(SOON)
+        return "next"
+
+    def late() -> None:
+        time.sleep(0.5)
+        running.append(in_thread(other.once_every("1d", name="job")(next_one)))
+        assert begun.wait(SOON)
+        if not at_work:
+            go_on.set()
+            assert running[0]() == "next"
+
+    running: list[Callable[[], Any]] = []
+    with pytest.raises(HoldLost):
+        client.once_every("1d", name="job", at_most=0.2)(late)()
+    third = client.once_every("1d", name="job")(lambda: "third")
+    assert third() is None
+    go_on.set()
+    assert running[0]() == "next" and third() is None
+
+
+def test_curator_a_leader_that_lost_the_lead_does_not_say_that_it_leads(shop: Shop) -> None:
+    client, other = shop.client(lease=0.6), shop.client()
+    lead = client.election("a", metadata="old").lead()
+    hold = lead.acquire()
+    assert other.break_hold("a", hold.fence)
+    theirs = other.election("a", metadata="new").lead(timeout=0).acquire()
+    assert hold.wait_lost(SOON)
+    assert not hold.is_held and not lead.is_held
+    leader = client.election("a").leader()
+    assert leader is not None and (leader.metadata, leader.term) == ("new", theirs.fence)
+    with pytest.raises(HoldLost):
+        lead.acquire(timeout=0)
