@@ -101,8 +101,6 @@ class Core(Holding):
         claim, owner, began = begun
         ledger = self.ledger
         held = Held(claim, owner, grant.fence, now, terms.renew, terms.ends_by(now))
-        if claim.take == ALL_SLOTS:
-            held.writes = 1
         if by_bell:
             held.believe_bell(sent, now, grant.lease)
         else:
