@@ -21,6 +21,8 @@ from holdfast.testing.conformance import (
     periods,
     processes,
     scheduled,
+    readers,
+    readwrite,
     waiting,
 )
 from holdfast.testing.conformance.cases import CASES, Case, cases_for, run_case
@@ -44,6 +46,8 @@ __all__ = [
     "loss",
     "periods",
     "processes",
+    "readers",
+    "readwrite",
     "run_case",
     "scheduled",
     "waiting",

@@ -124,6 +124,28 @@ class _Served:
         self._hold = hold or self._hold
         return None if hold is None else int(hold.fence)
 
+    async def read(self, name: str, **terms: Any) -> int:
+        self._hold = await self._client.rwlock(name, **terms).read().acquire()
+        return int(self._hold.fence)
+
+    async def write(self, name: str, **terms: Any) -> int:
+        self._hold = await self._client.rwlock(name, **terms).write().acquire()
+        return int(self._hold.fence)
+
+    async def take(self, name: str, of: int, permits: int = 1, **terms: Any) -> int:
+        self._hold = await self._client.semaphore(name, of, **terms).acquire(permits)
+        return int(self._hold.fence)
+
+    async def take_permit(self, name: str, of: int, **terms: Any) -> str:
+        return str(await self._client.permits(name, of, **terms).acquire())
+
+    async def give_permit(self, name: str, of: int, permit: str) -> None:
+        await self._client.permits(name, of).release(permit)
+
+    async def acquire_all(self, names: list[str], **terms: Any) -> dict[str, int]:
+        self._hold = await self._client.multi_lock(*names, **terms).acquire()
+        return dict(self._hold.fences)
+
     async def attach(self, name: str, text: str) -> int:
         self._hold = await self._client.attach(name, text)
         return int(self._hold.fence)
