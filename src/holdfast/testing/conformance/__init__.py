@@ -23,6 +23,7 @@ from holdfast.testing.conformance import (
     scheduled,
     readers,
     readwrite,
+    semaphores,
     waiting,
 )
 from holdfast.testing.conformance.cases import CASES, Case, cases_for, run_case
@@ -50,5 +51,6 @@ __all__ = [
     "readwrite",
     "run_case",
     "scheduled",
+    "semaphores",
     "waiting",
 ]

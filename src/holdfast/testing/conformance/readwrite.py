@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from holdfast import ConfigurationError, HoldLost, NotHeld, WouldDeadlock
 from holdfast.testing.conformance.adapters import AnyClient, AnyHold
-from holdfast.testing.conformance.beside import SOON, Event
+from holdfast.testing.conformance.beside import SOON, AnyTask, Event
 from holdfast.testing.conformance.cases import case, raises
 from holdfast.testing.conformance.locks import Traffic
 from holdfast.testing.conformance.worlds import World
@@ -15,13 +16,13 @@ from holdfast.testing.conformance.worlds import World
 class Visitors:
     """Readers and writers that come one after the other, each for itself, and stay until told."""
 
-    def __init__(self, world: World, client: AnyClient, **terms: object) -> None:
+    def __init__(self, world: World, client: AnyClient, **terms: Any) -> None:
         self._world = world
         self._client = client
-        self._terms = {"timeout": SOON, **terms}
+        self._terms: dict[str, Any] = {"timeout": SOON, **terms}
         self.entered: list[str] = []
         self._may_go: dict[str, Event] = {}
-        self._tasks: dict[str, object] = {}
+        self._tasks: dict[str, AnyTask] = {}
 
     async def comes(self, who: str) -> None:
         """``who`` begins with r (a reader) or w (a writer); here until it stands in the queue."""
@@ -43,7 +44,7 @@ class Visitors:
 
     async def goes(self, who: str) -> None:
         self._may_go[who].set()
-        await self._tasks[who].join()  # type: ignore[attr-defined]
+        await self._tasks[who].join()
 
 
 @case()
@@ -295,22 +296,22 @@ async def test_a_half_that_is_not_held_cannot_be_released(world: World) -> None:
 
 @case()
 async def test_a_name_is_a_lock_or_a_semaphore_or_a_read_write_lock(world: World) -> None:
-    client, other = world.client(), world.client()
-    kinds = {
-        "a lock": lambda: (client.lock("a"), other.lock("a")),
-        "a semaphore of 3": lambda: (client.semaphore("a", 3), other.semaphore("a", 3)),
-        "a read-write lock": lambda: (client.rwlock("a").read(), other.rwlock("a").write()),
+    clients = world.client(), world.client()
+    kinds: dict[str, list[Any]] = {
+        "a lock": [client.lock("a") for client in clients],
+        "a semaphore of 3": [client.semaphore("a", 3) for client in clients],
+        "a read-write lock": [clients[0].rwlock("a").read(), clients[1].rwlock("a").write()],
     }
-    for kind, make in kinds.items():
-        async with make()[0]:
-            for wrong, make_wrong in kinds.items():
-                if wrong != kind:
+    for kind, (ours, _) in kinds.items():
+        async with ours:
+            for other, (_, theirs) in kinds.items():
+                if other != kind:
                     for timeout in (0, SOON):
-                        with raises(ConfigurationError, "'a'", kind, wrong):
-                            await make_wrong()[1].acquire(timeout=timeout)
-                    with raises(ConfigurationError, "'a'", kind, wrong):
-                        await make_wrong()[1].try_acquire()
-        assert not await other.names(), "a name that nobody holds may become anything"
+                        with raises(ConfigurationError, "'a'", kind, other):
+                            await theirs.acquire(timeout=timeout)
+                    with raises(ConfigurationError, "'a'", kind, other):
+                        await theirs.try_acquire()
+        assert not await clients[1].names(), "a name that nobody holds may become anything"
 
 
 @case()
