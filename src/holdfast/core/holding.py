@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
 from holdfast.core.keeper import Keeper, budget_for
@@ -14,6 +15,7 @@ from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import BackendError, HoldfastError, NotHeld
 from holdfast.model import ALL_SLOTS, Claim, Gone, Granted
 
+T = TypeVar("T")
 log = logging.getLogger("holdfast")
 MANY = 100  # in one request: more would keep a store from others for too long
 
@@ -192,23 +194,30 @@ class Holding:
         it keeps others out for longer, which is safe."""
         with self.ledger.mutex:
             held.claim = held.claim._replace(take=1)
+        try:
+            ask = partial(self.backend.shrink, held.claim)
+            answer = await self._answered(held, ask)
+        except BackendError as error:
+            raise BackendError(
+                f"whether others may read {shown(held.claim.name)} now is unknown: {error}."
+                " It is still held, as a reader",
+                transient=error.transient,
+            ) from error
+        if not isinstance(answer, Granted):
+            self.ledger.lose(held, "the store no longer knows it")
+            self.check(held)
+
+    async def _answered(self, held: Held, ask: Callable[[float], Awaitable[T]]) -> T:
+        """What the store says to it, asked again while the answer gets lost."""
         budget = budget_for(held.claim.lease)
         until = self.runtime.now() + budget
         while True:
             try:
-                answer = await self.backend.shrink(held.claim, budget / ATTEMPTS)
-                break
+                return await ask(budget / ATTEMPTS)
             except BackendError as error:
                 if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
-                    raise BackendError(
-                        f"whether others may read {shown(held.claim.name)} now is unknown: {error}."
-                        " It is still held, as a reader",
-                        transient=error.transient,
-                    ) from error
-                await self.runtime.sleep(RETRY_PAUSE)
-        if not isinstance(answer, Granted):
-            self.ledger.lose(held, "the store no longer knows it")
-            self.check(held)
+                    raise
+            await self.runtime.sleep(RETRY_PAUSE)
 
     async def _unwind_lost(self, held: Held) -> NoReturn:
         """One step out of what is lost. It may be lost to our clock alone: then the store is told,
@@ -329,21 +338,17 @@ class Holding:
     async def _let_go(self, held: Held, until: float | None) -> tuple[Claim, Granted | Gone]:
         """Asked again if the answer is lost: who believes that it holds what nobody will renew, or
         that nothing was left behind where a mark was, would act on it."""
-        budget = budget_for(held.claim.lease)
-        ends = self.runtime.now() + budget
+        ends = self.runtime.now() + budget_for(held.claim.lease)
         while held in self.keeper.sending and self.runtime.now() < ends:
             await self.runtime.sleep(RETRY_PAUSE / 4)
-        ends = self.runtime.now() + budget
-        while True:
+
+        async def ask(budget: float) -> tuple[Claim, Granted | Gone]:
             claim = held.claim
             if until is not None:
                 claim = claim._replace(lease=max(until - self.runtime.now(), 0.001))
-            try:
-                return claim, await self.backend.transfer(claim, False, budget / ATTEMPTS)
-            except BackendError as error:
-                if not error.transient or self.runtime.now() + RETRY_PAUSE >= ends:
-                    raise
-                await self.runtime.sleep(RETRY_PAUSE)
+            return claim, await self.backend.transfer(claim, False, budget)
+
+        return await self._answered(held, ask)
 
     def _describe(self, owner: object) -> str:
         return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
