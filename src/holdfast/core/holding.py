@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
-from holdfast.core.keeper import Keeper, budget_for
+from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import FOREVER, Terms
@@ -103,32 +103,43 @@ class Holding:
             return self.give_back(held, error)
         return None if known else self.give_back(held, known)
 
-    async def release_many(self, several: Sequence[Held]) -> list[HoldfastError]:
-        """One step out of each, in as few requests as the store can; what went wrong with any."""
+    async def release_many(self, several: Sequence[tuple[Held, int]]) -> list[HoldfastError]:
+        """One step out of each, as `release` does, in as few requests as the store can; what went
+        wrong with any. Cancelled or interrupted, all of them are given back nevertheless."""
         errors: list[HoldfastError] = []
         last: list[Held] = []
-        lost: list[Claim] = []
+        reads_on: list[Held] = []
+        late: list[Claim] = []
         now = self.runtime.now()
-        # Out of all of them here before the store is told of any: who is cancelled while it is told
-        # must not be left holding the rest.
-        for held in several:
+        for held, take in several:
             try:
                 if now >= held.deadline:
                     self.settle(held)
                 if held.state is LOST and held.count > 0:
                     errors.append(held.loss())
-                    if self._step_out_lost(held):
-                        lost.append(held.claim)
-                elif self._step_out(held, now, held.claim.take):
+                    if self._step_out_of_loss(held):
+                        late.append(held.claim)
+                elif held.unknown or self._step_out(held, now, take):
                     last.append(held)
+                elif held.claim.take == ALL_SLOTS and not held.writes:
+                    reads_on.append(held)
             except HoldfastError as error:
                 errors.append(error)
-        for start in range(0, len(last), MANY):
-            errors += await self._give_back_many(last[start : start + MANY])
-        for start in range(0, len(lost), MANY):
-            batch = lost[start : start + MANY]
-            limit = budget_for(min(claim.lease for claim in batch)) / ATTEMPTS
-            await self._release_again_many(batch, limit)
+        try:
+            for start in range(0, len(last), MANY):
+                errors += await self._give_back_many(last[start : start + MANY])
+            await self._release_again_many(late)
+            for held in reads_on:
+                try:
+                    await self._become_reader(held)
+                except HoldfastError as error:
+                    errors.append(error)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            ending = [*(held.claim for held in last), *late]
+            await self.runtime.shielded(self._release_again_many(ending), MAX_BUDGET)
+            raise
         return errors
 
     async def _give_back_many(self, several: Sequence[Held]) -> list[HoldfastError]:
@@ -137,22 +148,17 @@ class Holding:
         claims = [held.claim for held in several]
         answers: Sequence[bool | None]
         errors: list[HoldfastError] = []
-        budget = budget_for(min(claim.lease for claim in claims))
         away: BackendError | None = None
         try:
-            answers = await self.backend.release_many(claims, budget / ATTEMPTS)
+            answers = await self.backend.release_many(claims, _budget_for(claims))
         except BackendError as error:
             answers = [None] * len(claims)
             away = None if error.transient else error
             for held in several:
                 held.unknown = True
-        except GeneratorExit:
-            raise
-        except BaseException:
-            await self.runtime.shielded(self._release_again_many(claims, budget), budget)
-            raise
         for held, known in zip(several, answers, strict=True):
             if known:
+                held.unknown = False
                 continue
             try:
                 if away is not None:
@@ -165,11 +171,14 @@ class Holding:
                 errors.append(error)
         return errors
 
-    async def _release_again_many(self, claims: Sequence[Claim], limit: float) -> None:
-        try:
-            await self.backend.release_many(claims, limit)
-        except BackendError as error:
-            log.warning("holdfast: release of %d unknown: %s", len(claims), error)
+    async def _release_again_many(self, claims: Sequence[Claim]) -> None:
+        """Out of them, as well as we can: the leases do the rest."""
+        for start in range(0, len(claims), MANY):
+            some = claims[start : start + MANY]
+            try:
+                await self.backend.release_many(some, _budget_for(some))
+            except BackendError as error:
+                log.warning("holdfast: release of %d unknown: %s", len(some), error)
 
     def _step_out(self, held: Held, now: float, take: int) -> bool:
         """One step out; whether it was the last, so that the store is to be told."""
@@ -219,22 +228,22 @@ class Holding:
                     raise
             await self.runtime.sleep(RETRY_PAUSE)
 
+    def _step_out_of_loss(self, held: Held) -> bool:
+        """One step out of what is lost; whether it was the last. It may be lost to our clock alone:
+        then the store is told, by our own claim id, so that the next need not wait for the rest of
+        the lease."""
+        with self.ledger.mutex:
+            held.count -= 1
+            last = held.count == 0
+            if last:
+                self.ledger.forget(held)
+        return last and not held.foreign
+
     async def _unwind_lost(self, held: Held) -> NoReturn:
-        """One step out of what is lost. It may be lost to our clock alone: then the store is told,
-        by our own claim id, so that the next need not wait for the rest of the lease."""
-        if self._step_out_lost(held):
+        if self._step_out_of_loss(held):
             limit = budget_for(held.claim.lease) / ATTEMPTS
             await self._release_again(self.backend, held.claim, limit)
         raise held.loss()
-
-    def _step_out_lost(self, held: Held) -> bool:
-        """Whether it was the last step, so that the store is to be told."""
-        with self.ledger.mutex:
-            held.count -= 1
-            if held.count > 0:
-                return False
-            self.ledger.forget(held)
-        return not held.foreign
 
     async def give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
         """Tell the store, and ask again if it did not answer: never guess. ``answer`` is what it
@@ -299,7 +308,8 @@ class Holding:
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:
                 if held.state is HELD and self.runtime.now() < held.deadline:
-                    held.claim = claim
+                    # Not the claim that we sent: a writer may have become a reader meanwhile.
+                    held.claim = held.claim._replace(lease=claim.lease)
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
                     held.believe(sent, claim.lease)
@@ -352,6 +362,10 @@ class Holding:
 
     def _describe(self, owner: object) -> str:
         return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
+
+
+def _budget_for(claims: Sequence[Claim]) -> float:
+    return budget_for(min(claim.lease for claim in claims)) / ATTEMPTS
 
 
 async def wait_lost(several: Sequence[tuple[Holding, Held]], timeout: float | None) -> bool:
