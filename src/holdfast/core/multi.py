@@ -158,7 +158,7 @@ async def release_all(several: Iterable[Entry]) -> list[HoldfastError]:
     are given back nevertheless. After an outcome that was unknown, asked again, those that are
     known to be released are."""
     entries = list(several)[::-1]
-    if any([held.unknown for _, held, _ in entries]):
+    if any(held.unknown for _, held, _ in entries):
         entries = [entry for entry in entries if entry[1].unknown]
     groups = [(core, list(some)) for core, some in itertools.groupby(entries, lambda one: one[0])]
     errors: list[HoldfastError] = []
