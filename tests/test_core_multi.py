@@ -92,7 +92,7 @@ def test_a_release_whose_coroutine_is_closed_awaits_nothing_more(holdfast_client
         yield
 
     holdfast_client.core.backend.release_many = never
-    work = release_all(hold._pairs)
+    work = release_all(hold._entries)
     work.send(None)
     work.close()
     assert len(asked) == 1

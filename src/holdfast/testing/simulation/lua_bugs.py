@@ -143,7 +143,10 @@ LUA_BUGS: dict[str, Bug] = {
     ),
     # Of several releases in one request only the first is done.
     "lua_of_many_only_the_first_is_released": planted(
-        ("call('HDEL', KEYS[i], id)\n    if", "if i == 1 then call('HDEL', KEYS[i], id) end\n    if"),
+        (
+            "call('HDEL', KEYS[i], id)\n    if",
+            "if i == 1 then call('HDEL', KEYS[i], id) end\n    if",
+        ),
         kind="multi",
     ),
     # Two leaders in one second have one term.

@@ -76,7 +76,7 @@ class Multi(Holding):
             assert history is not None
             operations.append(history.invoke("", "release", held.claim.id, self.world.time))
         try:
-            errors = await release_all([(core, held) for held in several])
+            errors = await release_all([(core, held, 1) for held in several])
         except Cancelled:
             return
         if errors:
