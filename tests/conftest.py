@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
     from servers.postgres_server import PostgresServer
     from servers.redis_server import RedisServer
+    from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
 pytest_plugins = ["holdfast.testing.fixtures"]
 
@@ -70,6 +71,34 @@ def postgres_server() -> Iterator[PostgresServer]:
 
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper for all tests: use paths of your own, and leave it running."""
+    need("java", "zookeeper.jar", "slf4j-simple.jar", driver="kazoo")
+    from servers.zookeeper_server import ZooKeeperServer
+
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
+    """Start so many ZooKeepers of the test's own, that vote; stopped after it. Its words are
+    settings of zoo.cfg."""
+    need("java", "zookeeper.jar", "slf4j-simple.jar", driver="kazoo")
+    from servers.zookeeper_server import ZooKeepers
+
+    groups: list[ZooKeepers] = []
+
+    def new_zookeepers(number: int = 3, **settings: object) -> ZooKeepers:
+        groups.append(ZooKeepers(number, **settings))
+        return groups[-1].start()
+
+    yield new_zookeepers
+    for group in groups:
+        group.stop()
 
 
 @pytest.fixture

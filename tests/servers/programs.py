@@ -9,7 +9,11 @@ from glob import glob
 
 def program(name: str) -> str | None:
     """Its path, or None. Debian keeps daemons where users do not look: in sbin, and PostgreSQL in a
-    folder for each version (of which the newest is taken). `ensure` looks in the same places."""
+    folder for each version (of which the newest is taken). A name.jar is not a program, but needed
+    just so: Java's are in one folder. `ensure` looks in the same places."""
+    if name.endswith(".jar"):
+        jar = os.path.join("/usr/share/java", name)
+        return jar if os.path.exists(jar) else None
     versions = sorted(glob("/usr/lib/postgresql/*/bin"), key=_version, reverse=True)
     return shutil.which(name, path=":".join([os.environ["PATH"], "/usr/sbin", *versions]))
 
