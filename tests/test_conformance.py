@@ -20,6 +20,10 @@ STORES = {
     "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
+    "zookeeper": (
+        "network",
+        lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",
+    ),
 }
 
 

@@ -173,6 +173,9 @@ class Capabilities:
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False
     frees_dead_process: bool = False  # at once, not only when the lease ends
+    # A hold cannot be believed in for longer than this after the store last heard of us, whatever
+    # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
+    session: float = 0.0
     # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
     layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 

@@ -75,6 +75,12 @@ def _open_redis(url: str) -> Store:
     return open_redis(url)
 
 
+def _open_zookeeper(url: str) -> Store:
+    from holdfast.backends.zookeeper.store import open_zookeeper
+
+    return open_zookeeper(url)
+
+
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
@@ -82,9 +88,13 @@ def _open_client(client: object) -> Store:
         from holdfast.backends.redis.store import open_redis_client
 
         return open_redis_client(client)
+    if library == "kazoo":
+        from holdfast.backends.zookeeper.store import open_kazoo_client
+
+        return open_kazoo_client(client)
     raise ConfigurationError(
-        "connect() takes a URL such as 'sqlite:///path/locks.db', or a client of redis-py, "
-        f"not {type(client).__name__}"
+        "connect() takes a URL such as 'sqlite:///path/locks.db', or a client of redis-py or "
+        f"kazoo, not {type(client).__name__}"
     )
 
 
@@ -94,4 +104,5 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "zookeeper": _open_zookeeper,
 }

@@ -312,7 +312,7 @@ class Holding:
                     held.claim = held.claim._replace(lease=claim.lease)
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
-                    held.believe(sent, claim.lease)
+                    held.believe(sent, min(answer.lease, claim.lease))
             self.keeper.mind(held.due)
         else:
             self.ledger.lose(held, "the store no longer knows it")

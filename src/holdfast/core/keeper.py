@@ -55,6 +55,11 @@ class Keeper:
         self._looks_at = -NEVER
         self._leaves_at = NEVER
         self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
+        # Some stores know when all that is held may be lost at once, and say so.
+        on_gone = getattr(backend, "on_gone", None)
+        self._in_session = on_gone is not None
+        if on_gone is not None:
+            on_gone(self.look)
 
     @property
     def running(self) -> bool:
@@ -73,6 +78,14 @@ class Keeper:
             self.backend.poke()
         else:
             self.runtime.spawn("holdfast-keeper", self.run)
+
+    def look(self) -> None:
+        """Ask about everything that is held, now."""
+        now = self.runtime.now()
+        with self._ledger.mutex:
+            for held in self._ledger.kept.values():
+                held.due = held.early = now
+        self.mind(now)
 
     def stop(self) -> None:
         """End it; holds are no longer renewed."""
@@ -115,6 +128,8 @@ class Keeper:
         overdue, work = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())
+            if self._in_session:
+                self.abandon(held.claim)  # as long as our session lives, the store would keep it
         if work:
             try:
                 await self._renew(work)
@@ -218,7 +233,8 @@ class Keeper:
             return "the store no longer knows it (its lease ran out there, or it was broken)"
         if now >= held.deadline:
             return held.why_over()  # rule 1: the good answer came too late
-        held.believe(sent, claim.lease)
+        # A store may give less than it was asked for.
+        held.believe(sent, answer.lease if answer.lease < claim.lease else claim.lease)
         self._ledger.renewals += 1
         return ""
 

@@ -85,11 +85,12 @@ class Held:
 
     def believe(self, sent: float, lease: float) -> None:
         """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
-        up to a tenth of that earlier if the keeper is sending others anyway."""
+        up to a tenth of that earlier if the keeper is sending others anyway. What is not renewed is
+        confirmed all the same, to the end of its time, where the store gave less than was asked."""
         ends_by = self.ends_by
         deadline = sent + lease * (1.0 - DRIFT)
         self.deadline = deadline if deadline < ends_by else ends_by
-        if self.renews and sent + lease < ends_by - SLACK:
+        if (self.renews or lease < self.claim.lease) and sent + lease < ends_by - SLACK:
             self.due = sent + lease / 3
             self.early = sent + lease * 0.3
         else:
@@ -103,7 +104,7 @@ class Held:
 
     def why_over(self) -> str:
         """Why our own clock says that it is over."""
-        if not self.renews:
+        if not self.renews and self.deadline > self.ends_by - self.claim.lease / 10:
             return f"its lease of {self.claim.lease:g} s is over and it is not renewed"
         if self.deadline >= self.ends_by - self.claim.lease * DRIFT - SLACK:
             return "its max_hold is over"

@@ -69,6 +69,10 @@ class Backend(Protocol):
     A backend of the blocking colour may have plain functions ``claim_now`` and ``release_now``
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
+
+    A backend whose holds end with a session may have ``on_gone(tell)``: it calls ``tell``, from any
+    thread, when the session has ended. Such a store does not end a hold by the hold's own lease as
+    long as the session lives, so the keeper leaves what is over.
     """
 
     @property

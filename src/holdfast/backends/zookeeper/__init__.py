@@ -1,0 +1,1 @@
+"""ZooKeeper: a claim is a sequential node, its session is its lease, its place is its number."""

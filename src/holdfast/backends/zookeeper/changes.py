@@ -1,0 +1,173 @@
+"""What happens to a hold while it lasts: it changes hands, takes less, or its name gets another
+size.
+
+A node's name and life cannot be changed. So another is put in its place, with its number and its
+fence (in the data, since its own czxid is younger), in one transaction: nobody sees it gone, nobody
+sees it twice, and its place in the order stays. Who watches the old one is rung, and looks again.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.zookeeper.desk import Place
+from holdfast.backends.zookeeper.nodes import (
+    DETACHED,
+    HOLDS,
+    NEW,
+    SESSION,
+    TIMED,
+    digest_of,
+    facts_of,
+    parsed,
+)
+from holdfast.backends.zookeeper.order import holding
+from holdfast.backends.zookeeper.requests import Create, Delete, Kind, No, Put, Together
+from holdfast.backends.zookeeper.turn import Seen, Turn
+from holdfast.model import MOST_PERMITS, Claim, Gone, Granted
+
+GONE = Gone()
+# The server's clock, seen so long ago, is as good as new.
+LATELY = 60.0
+
+
+async def detach(turn: Turn, claim: Claim) -> Granted | Gone:
+    """From the session to nobody: a node that only its lease ends."""
+    place = await _known(turn, claim)
+    if place is None:
+        # Done already, and the answer was lost?
+        return await renew_detached(turn, claim)
+    desk = turn.desk
+    name = parsed(place.name).renamed(life=DETACHED)
+    data = facts_of(claim, HOLDS, place.fence, place.since).encoded()
+    create = Create(f"{place.parent}/{name}", data, Kind.PERSISTENT)
+    place.unsure = True
+    (answer,) = await turn.ask(Together((Delete(place.path), create)))
+    desk.drop(place)
+    if answer is not True:
+        return GONE
+    return Granted(place.fence, claim.lease)
+
+
+async def attach(turn: Turn, claim: Claim) -> Granted | Gone:
+    """From nobody to our session, if nobody else was faster."""
+    seen = await _alive(turn, claim)
+    if seen is None:
+        return GONE
+    desk = turn.desk
+    parent = turn.parent(claim.name)
+    life = TIMED if claim.lease < desk.session.timeout else SESSION
+    name = seen.node.renamed(life=life)
+    data = facts_of(claim, HOLDS, seen.fence, seen.since).encoded()
+    delete = Delete(f"{parent}/{seen.node.name}", seen.stat.version)
+    create = Create(f"{parent}/{name}", data, Kind.EPHEMERAL)
+    (answer,) = await turn.ask(Together((delete, create)))
+    if answer is not True:
+        return GONE
+    place = desk.place(claim.id, parent)
+    place.adopt(name, seen.fence, desk.session.id)
+    place.life, place.state, place.since = life, HOLDS, seen.since
+    place.settled = place.granted = place.marked = True
+    place.confirmed = desk.clock()
+    return Granted(seen.fence, desk.grantable(claim.lease))
+
+
+async def renew_detached(turn: Turn, claim: Claim) -> Granted | Gone:
+    """A permit, or what else belongs to nobody."""
+    seen = await _alive(turn, claim)
+    return GONE if seen is None else Granted(seen.fence, claim.lease)
+
+
+async def release_detached(turn: Turn, claim: Claim) -> bool:
+    parent = turn.parent(claim.name)
+    seen = await _alive(turn, claim)
+    if seen is None:
+        return False
+    (answer,) = await turn.ask(Delete(f"{parent}/{seen.node.name}", seen.stat.version))
+    turn.desk.use(parent)
+    return answer not in (No.NODE, No.VERSION)
+
+
+async def _alive(turn: Turn, claim: Claim) -> Seen | None:
+    """The detached hold of this claim, renewed for the claim's lease, unless that comes too late.
+    That is known when it is written: only then does the server tell the time. Too late is late:
+    what ended is not brought back, but removed."""
+    parent, digest = turn.parent(claim.name), digest_of(claim.id)
+    while True:
+        listed = await turn.look(parent)
+        nodes = [one for one in listed.nodes if one.digest == digest and one.life == DETACHED]
+        several = await turn.read(parent, nodes)
+        if not several:
+            return None
+        seen = several[0]
+        path = f"{parent}/{seen.node.name}"
+        facts = seen.facts._replace(lease=claim.lease)
+        (stat,) = await turn.ask(Put(path, facts.encoded(), seen.stat.version))
+        if isinstance(stat, No):
+            continue  # somebody was faster: look again
+        if stat.mtime / 1e3 > seen.ends:
+            await turn.ask(Delete(path, stat.version))
+            turn.desk.use(parent)
+            return None
+        return seen._replace(stat=stat)
+
+
+async def shrink(turn: Turn, claim: Claim) -> Granted | Gone:
+    """The hold goes on with fewer slots."""
+    place = await _known(turn, claim)
+    if place is None:
+        return GONE
+    name = parsed(place.name).renamed(take=min(parsed(place.name).take, claim.take))
+    if name != place.name:
+        data = facts_of(claim, HOLDS, place.fence, place.since).encoded()
+        create = Create(f"{place.parent}/{name}", data, Kind.EPHEMERAL)
+        place.unsure = True
+        (answer,) = await turn.ask(Together((Delete(place.path), create)))
+        place.unsure = False
+        if answer is not True:
+            turn.desk.drop(place)
+            return GONE
+        place.name = name
+    return Granted(place.fence, turn.desk.grantable(claim.lease))
+
+
+async def _known(turn: Turn, claim: Claim) -> Place | None:
+    """Our node, found again if an answer was lost."""
+    place = turn.desk.places.get(claim.id)
+    if place is not None and (place.unsure or place.under_way):
+        await turn.find(place)
+    if place is None or not place.name or not turn.desk.is_ours(place):
+        return None
+    return place
+
+
+async def resize(turn: Turn, name: str, slots: int) -> int:
+    """Write the size on the parent. It is the size as long as any node is there that is older than
+    that writing; the younger ones have said the same size, or they would not have been let in. So
+    when the last of the older ones is gone, the names of the others tell it, and what is written on
+    the parent means nothing any more.
+
+    Those who hold more than there is now go on. The order does not show them as holders any more,
+    so that is written on their nodes first."""
+    parent = turn.parent(name)
+    await turn.know_the_time(LATELY)
+    listed = await turn.look(parent)
+    mortal = await turn.read(parent, [node for node in listed.nodes if node.life != SESSION])
+    if await turn.bury(parent, mortal):
+        listed = await turn.look(parent)
+    had = listed.size
+    if not 0 < had <= MOST_PERMITS:
+        return had
+    if slots < had:
+        holders = await turn.read(parent, listed.nodes[: holding(listed.nodes, had)])
+        marks = [
+            Put(
+                f"{parent}/{seen.node.name}",
+                seen.facts._replace(state=HOLDS).encoded(),
+                seen.stat.version,
+            )
+            for seen in holders
+            if seen.facts.state == NEW
+        ]
+        if marks:
+            await turn.ask(*marks)
+    await turn.ask(Put(parent, str(slots).encode()))
+    return had

@@ -1,0 +1,216 @@
+"""What one client knows of its own nodes, and of the parents that it has used.
+
+The session is one for both colours and the keeper, and so is this. It changes on any thread, a
+field at a time: a place belongs to whoever asks for its claim, and the session's thread only tells
+it what became of its node, or that a bell rang.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.backends.bells import Bells
+from holdfast.backends.zookeeper.nodes import NEW, SESSION
+from holdfast.backends.zookeeper.requests import Delete, No, Request, Stat
+
+log = logging.getLogger("holdfast")
+
+NEVER = float("inf")
+# How long a parent that we use no more is kept: the next claim on it needs one write less. Who dies
+# before leaves it to the server, which removes containers after a minute or two.
+LINGER = 2.0
+MOST_PARENTS = 2000
+# The part of a session's time-out that may be believed in after the server heard of us. A follower
+# tells the leader of it up to half a tick later, and may die before; a time-out is two ticks at
+# least.
+BELIEVABLE = 0.75
+
+
+class Session(Protocol):
+    """What the desk needs of it."""
+
+    timeout: float
+    where: str
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    def server_time(self, within: float = NEVER) -> float | None: ...
+
+
+class Place:
+    """One claim's node, as far as we know."""
+
+    __slots__ = (
+        "armed",
+        "bells",
+        "claim_id",
+        "confirmed",
+        "fence",
+        "granted",
+        "life",
+        "marked",
+        "name",
+        "owner",
+        "parent",
+        "recheck_at",
+        "settled",
+        "since",
+        "state",
+        "under_way",
+        "unsure",
+    )
+
+    def __init__(self, claim_id: str, parent: str, bells: Bells) -> None:
+        self.claim_id = claim_id
+        self.parent = parent
+        self.bells = bells
+        self.under_way = False  # its node is being made
+        self.unsure = False  # its node was made, or changed, or not: the answer was lost
+        self.confirmed = -NEVER  # when we asked for it last, and got it
+        self.life = SESSION
+        self.forget()
+
+    def forget(self) -> None:
+        """It has no node."""
+        self.name = ""
+        self.fence = self.owner = 0
+        self.since = 0.0
+        self.state = NEW
+        self.settled = False  # it fits to the others' kind and size
+        self.granted = False
+        self.marked = False  # its node says that it holds
+        self.armed = False  # we are rung when it is worth asking again
+        self.recheck_at = NEVER  # but look again at that time: what is in the way may have ended
+
+    @property
+    def path(self) -> str:
+        return f"{self.parent}/{self.name}"
+
+    def made(self, answer: tuple[str, Stat] | No | None) -> None:
+        """On the session's thread: its node was made, refused, or nobody knows."""
+        if isinstance(answer, tuple):
+            path, stat = answer
+            self.since = stat.ctime / 1e3
+            self.adopt(path.rpartition("/")[2], stat.czxid, stat.ephemeralOwner)
+        elif answer is None:
+            self.unsure = True
+        self.under_way = False
+
+    def adopt(self, name: str, fence: int, owner: int) -> None:
+        self.name, self.fence, self.owner = name, fence, owner
+        self.unsure = False
+
+    def ring(self, event: object) -> None:
+        """On the session's thread: ask again. Not when nobody waits: bells are kept a while."""
+        if self.armed:
+            self.armed = False
+            self.bells.ring(self.claim_id, None)
+
+
+class Desk:
+    def __init__(self, session: Session, root: str, clock: Callable[[], float]) -> None:
+        self.session = session
+        self.root = root
+        self.clock = clock
+        self.bells = Bells()
+        self.places: dict[str, Place] = {}
+        self._parents: dict[str, float] = {}
+        self._tell: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    # ---- places ------------------------------------------------------------------------------
+
+    def place(self, claim_id: str, parent: str) -> Place:
+        """The claim's, made if there is none. A node of another session is not ours any more: that
+        session has ended, and its nodes with it."""
+        place = self.places.get(claim_id)
+        if place is None:
+            place = self.places[claim_id] = Place(claim_id, parent, self.bells)
+        elif place.name and not self.is_ours(place):
+            place.forget()
+        return place
+
+    def is_ours(self, place: Place) -> bool:
+        """Made in the session that lives; or in none (0), which no session's end takes away."""
+        return place.owner in (self.session.id, 0)
+
+    def drop(self, place: Place) -> None:
+        """Its node is gone, for good."""
+        self.places.pop(place.claim_id, None)
+        place.armed = False
+        self.use(place.parent)
+
+    def grantable(self, lease: float) -> float:
+        """For how long something may be believed in that was asked for just now."""
+        return min(lease, self.session.timeout * BELIEVABLE)
+
+    # ---- what the session tells, on its thread -----------------------------------------------
+
+    def on_gone(self, tell: Callable[[], None]) -> None:
+        """Call it, as long as its object lives, when all that is held may be lost at once."""
+        self._tell.append(weakref.WeakMethod(tell))
+
+    def suspended(self) -> None:
+        held = sum(place.granted for place in list(self.places.values()))
+        if held:
+            log.warning(
+                "holdfast: the connection to %s is lost. Whether %d are still held is unknown; "
+                "they are believed in for %.1f s after they were last confirmed",
+                self.session.where,
+                held,
+                self.session.timeout * BELIEVABLE,
+            )
+
+    def lost(self) -> None:
+        for place in list(self.places.values()):
+            if place.owner:
+                place.owner = -1  # of no session that will ever be
+        for weak in list(self._tell):
+            tell = weak()
+            if tell is None:
+                self._tell.remove(weak)
+            else:
+                tell()
+        self.bells.ring_all()
+
+    # ---- parents -----------------------------------------------------------------------------
+
+    def knows(self, parent: str) -> bool:
+        """Was it there a moment ago? Then it may be used without making it."""
+        return parent in self._parents
+
+    def use(self, parent: str) -> None:
+        self._parents.pop(parent, None)  # so that they stand in the order of use
+        self._parents[parent] = self.clock()
+
+    def misses(self, parent: str) -> None:
+        self._parents.pop(parent, None)
+
+    def next_sweep(self) -> float:
+        """In how many seconds there will be something to sweep."""
+        first = next(iter(self._parents.values()), NEVER)
+        return first + LINGER - self.clock()
+
+    def sweep(self, everything: bool = False) -> list[Request]:
+        """Remove parents that we use no more. One that others use is not empty, and stays."""
+        now, most = self.clock(), len(self._parents) - MOST_PARENTS
+        swept: list[Request] = []
+        for parent, used in list(self._parents.items()):
+            if used + LINGER > now and not everything and len(swept) >= most:
+                break
+            if self._parents.pop(parent, None) is not None:
+                swept.append(Delete(parent))
+        return swept
+
+    # ---- fork --------------------------------------------------------------------------------
+
+    def after_fork_in_child(self) -> None:
+        self.places.clear()
+        self._parents.clear()
+        self.bells.clear()
