@@ -169,6 +169,7 @@ class Capabilities:
     store: str
     across: str  # "process", "host" or "network": how far a lock reaches
     fair: bool = True
+    overtakes: bool = True  # who asks with fair=False; else it is served in order too
     fences: bool = True
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False

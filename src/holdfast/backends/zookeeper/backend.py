@@ -47,7 +47,6 @@ from holdfast.core.law import REFRESH
 from holdfast.core.ports import Wake
 from holdfast.errors import Unsupported
 from holdfast.model import (
-    ALL_SLOTS,
     LATCH,
     Busy,
     Capabilities,
@@ -153,7 +152,7 @@ class ZooKeeperBackend:
         does who waited for a semaphore, before it goes on: the next one watches for that."""
         restarts = place.life == TIMED and not fresh
         waited = place.state == WAITS or stands.followed
-        if restarts or (1 < claim.slots < ALL_SLOTS and waited and not place.marked):
+        if restarts or (stands.shared and waited and not place.marked):
             facts = facts_of(claim, HOLDS, place.fence, place.since)
             (answer,) = await turn.ask(Put(place.path, facts.encoded()))
             if answer is No.NODE:
@@ -172,12 +171,11 @@ class ZooKeeperBackend:
         assert ahead is not None
         if not (claim.wait or stands.mortal):
             return Busy(REFRESH, 0)
-        shared = 1 < claim.slots < ALL_SLOTS
         place.armed = claim.wait
         ring = place.ring if claim.wait else None
         requests: list[Request] = [Get(f"{place.parent}/{ahead.name}", ring)]
         requests += _waiting(claim, place)
-        if shared:
+        if stands.shared:
             # It may have begun to hold before we watched it, and will not write so again.
             requests += [Exists(place.parent, ring), Children(place.parent)]
         answers = await turn.ask(*requests)
@@ -188,7 +186,7 @@ class ZooKeeperBackend:
             if await turn.bury(place.parent, [seen]):
                 return await turn.look(place.parent)
             return self._busy(place, turn.rest(seen))
-        if shared:
+        if stands.shared:
             listed = await turn.listed(place.parent, answers[-1])
             at = listed.at(place.name)
             if at < 0 or standing(listed.nodes, at, listed.size) != stands:
@@ -314,6 +312,8 @@ class ZooKeeperBackend:
         elif place is not None:
             crossed = place.granted
             await turn.remove(place)
+        elif not claim.layout:
+            await changes.release_detached(turn, claim)  # we let go of it, and nobody was told
         return replace(await self._inspect(turn, claim.name, claim.layout), crossed=crossed)
 
     # ---- changes -----------------------------------------------------------------------------

@@ -159,15 +159,23 @@ async def resize(turn: Turn, name: str, slots: int) -> int:
     if slots < had:
         holders = await turn.read(parent, listed.nodes[: holding(listed.nodes, had)])
         marks = [
-            Put(
-                f"{parent}/{seen.node.name}",
-                seen.facts._replace(state=HOLDS).encoded(),
-                seen.stat.version,
-            )
+            Put(_at(parent, seen), seen.facts._replace(state=HOLDS).encoded(), seen.stat.version)
             for seen in holders
             if seen.facts.state == NEW
         ]
         if marks:
             await turn.ask(*marks)
     await turn.ask(Put(parent, str(slots).encode()))
+    if had == 1:
+        # Who waits for one permit watches the node before it, as for a lock: let it look again.
+        everybody = await turn.read(parent, listed.nodes)
+        touches = [
+            Put(_at(parent, seen), seen.facts.encoded(), seen.stat.version) for seen in everybody
+        ]
+        if touches:
+            await turn.ask(*touches)
     return had
+
+
+def _at(parent: str, seen: Seen) -> str:
+    return f"{parent}/{seen.node.name}"

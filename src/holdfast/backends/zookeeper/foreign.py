@@ -29,7 +29,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.model import Busy, Capabilities, Claim, Granted, Holder, Snapshot, Waiter, Who
 
 KAZOO = "kazoo"
-CAPABILITIES = Capabilities(store="zookeeper", across="network", wakes="ring")
+CAPABILITIES = Capabilities(store="zookeeper", across="network", overtakes=False, wakes="ring")
 NEVER = float("inf")
 
 _CONTENDER = re.compile(r"(.*?)(-?\d{10})").fullmatch

@@ -32,9 +32,11 @@ BYTES_PER_PARTY = 200
 async def claim(turn: Turn, claim: Claim) -> Granted | Busy | Differs:
     counts = claim.slots < BARRIER and claim.take > 0
     desk = turn.desk
+    new = claim.id not in desk.places
     place = desk.place(claim.id, turn.parent(claim.name))
     if counts:
-        place.life = DETACHED
+        # What was counted we do not keep in mind. If its answer was lost, it is found there.
+        place.life, place.unsure = DETACHED, place.unsure or new
     asked_at = desk.clock()
     while True:
         if counts:

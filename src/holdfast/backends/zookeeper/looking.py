@@ -23,6 +23,8 @@ async def inspect(turn: Turn, name: str) -> Snapshot:
     living = await _living(turn, parent, listed, now)
     size = listed.size if living else 0
     holders = _holders(living, size)
+    # What counts a latch down is forgotten together, when the newest is.
+    newest = max((seen.ends for seen in living), default=0.0) if LATCH < size < BARRIER else None
     held = {seen.node.name for seen in holders}
     return Snapshot(
         name,
@@ -33,7 +35,7 @@ async def inspect(turn: Turn, name: str) -> Snapshot:
                 seen.fence,
                 seen.node.take,
                 seen.since,
-                _remaining(turn, parent, seen, now),
+                _remaining(turn, parent, seen, newest or seen.ends, now),
             )
             for seen in sorted(holders, key=lambda seen: seen.fence)
         ),
@@ -75,17 +77,18 @@ def _holders(living: Sequence[Seen], size: int) -> list[Seen]:
     return [seen for at, seen in enumerate(living) if at < count or seen.facts.state == HOLDS]
 
 
-def _remaining(turn: Turn, parent: str, seen: Seen, now: float) -> float:
+def _remaining(turn: Turn, parent: str, seen: Seen, ends: float, now: float) -> float:
     """By its lease, or by its session: of our own we know when it was heard of last; another's may
     have been heard of just now."""
     desk = turn.desk
+    lease = min(ends - now, seen.facts.lease)  # our knowledge of the server's clock is a bit late
     if seen.node.life == DETACHED:
-        return seen.ends - now
+        return lease
     rest = desk.session.timeout
     for place in list(desk.places.values()):
         if place.name == seen.node.name and place.parent == parent:
             rest += place.confirmed - desk.clock()
-    return rest if seen.node.life == SESSION else min(rest, seen.ends - now)
+    return rest if seen.node.life == SESSION else min(rest, lease)
 
 
 async def names(turn: Turn, prefix: str) -> list[str]:

@@ -27,6 +27,7 @@ class Standing(NamedTuple):
     ``mortal`` and all others that hold). ``mortal`` are those in the way whose lease may end."""
 
     holds: bool
+    shared: bool = False  # a semaphore: several may hold, but not all
     followed: bool = False  # others stand behind it
     ahead: Node | None = None
     mortal: tuple[Node, ...] = ()
@@ -51,15 +52,16 @@ def standing(nodes: Sequence[Node], at: int, size: int) -> Standing:
       writes on its node when it begins to hold.
     """
     count = holding(nodes, size)
+    shared = 1 < size != ALL_SLOTS
     if at < count:
-        return Standing(True, at + 1 < len(nodes))
-    mine = nodes[at]
-    if 1 < mine.slots != ALL_SLOTS and at == count:
-        return Standing(False, mortal=tuple(n for n in nodes[:count] if n.life != SESSION))
+        return Standing(True, shared, at + 1 < len(nodes))
+    if shared and at == count:
+        mortal = tuple(node for node in nodes[:count] if node.life != SESSION)
+        return Standing(False, shared, mortal=mortal)
     before = at - 1
-    if mine.slots == ALL_SLOTS and mine.take < ALL_SLOTS:
+    if size == ALL_SLOTS and nodes[at].take < ALL_SLOTS:
         while before > 0 and nodes[before].take < ALL_SLOTS:
             before -= 1
     ahead = nodes[before]
     mortal = (ahead,) if before < count and ahead.life != SESSION else ()
-    return Standing(False, ahead=ahead, mortal=mortal)
+    return Standing(False, shared, ahead=ahead, mortal=mortal)

@@ -55,6 +55,7 @@ class ZooKeeperStore:
         self._capabilities = Capabilities(
             store="zookeeper",
             across="network",
+            overtakes=False,
             wakes="ring",
             survives_restart=True,
             session=address.timeout,

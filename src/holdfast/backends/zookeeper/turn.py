@@ -178,12 +178,13 @@ class Turn:
 
     # ---- our own -----------------------------------------------------------------------------
 
-    async def find(self, place: Place) -> None:
+    async def find(self, place: Place) -> list[Seen]:
         """An answer was lost: is our node there? A server that we came to since may lag behind, so
-        it is brought up to date first. What another session of ours made is not ours."""
+        it is brought up to date first. What another session of ours made is not ours. What there is
+        besides: a node that we let go of, maybe."""
         _, answer = await self.ask(Sync(place.parent), Children(place.parent))
         if not place.unsure:
-            return  # it was still under way, and is answered by now
+            return []  # it was still under way, and is answered by now
         mine = digest_of(place.claim_id)
         listed = await self.listed(place.parent, answer)
         ours = [node for node in listed.nodes if node.digest == mine]
@@ -191,18 +192,25 @@ class Turn:
         owner = 0 if lasts else self.desk.session.id
         granted, settled = place.granted, place.settled
         place.forget()
+        others = []
         for seen in await self.read(place.parent, ours):
             if (seen.node.life == DETACHED) == lasts and seen.stat.ephemeralOwner == owner:
                 place.adopt(seen.node.name, seen.fence, owner)
                 place.life, place.state, place.since = seen.node.life, seen.facts.state, seen.since
                 place.granted, place.settled = granted, settled
+            elif seen.node.life == DETACHED:
+                others.append(seen)
         place.unsure = False
+        return others
 
     async def remove(self, place: Place) -> bool:
         """Our node, if there is one; whether there was."""
-        if place.under_way or place.unsure:
-            await self.find(place)
         there = False
+        if place.under_way or place.unsure:
+            let_go = await self.find(place)
+            if let_go:
+                await self.ask(*(Delete(f"{place.parent}/{seen.node.name}") for seen in let_go))
+                there = True
         if place.name and self.desk.is_ours(place):
             (answer,) = await self.ask(Delete(place.path))
             there = answer is not No.NODE

@@ -207,6 +207,12 @@ class AnyClient:
     def capabilities(self) -> Capabilities:
         return self.raw.capabilities
 
+    def most(self, lease: float) -> float:
+        """How much of a lease one may believe in at once: where holds share a session, no more than
+        what is sure of that, however long the lease."""
+        session = self.capabilities.session
+        return min(lease, session * 0.74) if session else lease
+
     def statistics(self) -> Statistics:
         return self.raw.statistics()
 

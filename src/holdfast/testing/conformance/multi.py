@@ -58,7 +58,7 @@ async def test_one_request_takes_all_and_one_gives_them_back(world: World) -> No
         traffic.verbs.clear()
         async with client.multi_lock("b", "a", "c") as hold:
             assert traffic.verbs == ["claim_many"]
-            assert hold.is_held and await hold.remaining() > 20
+            assert hold.is_held and await hold.remaining() > client.most(30) * 2 / 3
             await hold.check()
         assert traffic.verbs == ["claim_many", "release_many"]
 
@@ -212,7 +212,7 @@ async def test_locks_of_several_clients_and_namespaces_are_taken_together(world:
         assert hold.names == ["a", "a", "b"] and hold.is_held
         assert await other.names() == ["a"] and await there.names() == ["a", "b"]
         (holder,) = (await there.inspect("a")).holders
-        assert holder.remaining > 31, "a lock that is given keeps its own terms"
+        assert holder.remaining > min(client.most(50), 31), "it keeps its own terms"
     assert not await other.names() and not await there.names()
     blocker = await there.lock("b").acquire()
     assert await multi.try_acquire() is None
@@ -311,7 +311,7 @@ async def test_all_names_are_renewed_together_or_by_hand(world: World) -> None:
     for hold in (kept, given):
         assert hold.is_held and not hold.lost and not await hold.wait_lost(0)
         await hold.check()
-    assert await given.remaining() > 30 >= await kept.remaining() > 0
+    assert await given.remaining() > client.most(60) / 2 and 0.9 >= await kept.remaining() > 0
     for name in "abcd":
         assert await other.lock(name).try_acquire() is None
     await given.release()

@@ -184,10 +184,14 @@ async def test_an_unfair_reader_goes_past_a_writer_that_waits(world: World) -> N
     reading = await other.rwlock("a").read().acquire()
     await visitors.comes("w")
     hasty = await world.client().rwlock("a", fair=False).read().try_acquire()
-    assert hasty is not None, "unfair is as soon as it fits"
-    await reading.release()
-    assert not visitors.entered
-    await hasty.release()
+    if client.capabilities.overtakes:
+        assert hasty is not None, "unfair is as soon as it fits"
+        await reading.release()
+        assert not visitors.entered
+        await hasty.release()
+    else:
+        assert hasty is None, "it overtook, where nobody does"
+        await reading.release()
     await visitors.are_in("w")
     await visitors.goes("w")
 
@@ -198,8 +202,11 @@ async def test_an_unfair_writer_stops_no_reader_and_gets_it_when_it_is_free(worl
     visitors = Visitors(world, client, fair=False)
     reading = await other.rwlock("a").read().acquire()
     await visitors.comes("w")
-    async with world.client().rwlock("a", timeout=0).read():
-        assert not visitors.entered
+    if client.capabilities.overtakes:
+        async with world.client().rwlock("a", timeout=0).read():
+            assert not visitors.entered
+    else:
+        assert await world.client().rwlock("a").read().try_acquire() is None
     await reading.release()
     await visitors.are_in("w")
     await visitors.goes("w")
