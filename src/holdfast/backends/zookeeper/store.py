@@ -112,7 +112,7 @@ def open_zookeeper(url: str) -> ZooKeeperStore:
         raise ConfigurationError(f"not a ZooKeeper URL: {NOT_READ}")
     user, hosts, path, query = match.groups()
     chroot = _chroot(unquote(path or ""))
-    _check_hosts(hosts)
+    _check_hosts(hosts, shown="@" not in url)  # or a part of a password may look like a host
     options = dict(parse_qsl(query or "", keep_blank_values=True))
     for option in options:
         if option not in OPTIONS:
@@ -180,11 +180,12 @@ def _chroot(path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def _check_hosts(hosts: str) -> None:
+def _check_hosts(hosts: str, *, shown: bool) -> None:
     for host in hosts.split(","):
         match = re.fullmatch(r"(?:[^:\[\]\s]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?", host)
         if match is None or not 0 < int(match[1] or 2181) < 65536:
-            raise ConfigurationError(f"{host!r} is no host:port. {NOT_READ}")
+            what = repr(host) if shown else "what stands there"
+            raise ConfigurationError(f"{what} is no host:port. {NOT_READ}")
 
 
 def _auth(user: str | None) -> list[tuple[str, str]]:
