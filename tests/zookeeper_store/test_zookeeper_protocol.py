@@ -1,4 +1,4 @@
-"""The corners of the protocol, on a real server: answers that get lost, nodes that are not ours, and
+"""The corners of the protocol, on a real server: answers that get lost, nodes that are not ours,
 parents that others remove."""
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def claim_on(here, name, claim_id):
 
 
 def test_a_node_of_an_old_session_is_never_taken_for_ours(here):
-    """It looks like ours in everything but its owner: another session of this very claim made it."""
+    """It is like ours in everything but its owner: an earlier session of this claim made it."""
     backend, claim = claim_on(here, "a", "secret-1")
     here.kazoo.ensure_path(f"{here.root}/default:a")
     old = here.kazoo.create(
