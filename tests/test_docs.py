@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite", "redis", "zookeeper")]
+STORE_PAGES = [
+    ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite", "redis", "zookeeper")
+]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),

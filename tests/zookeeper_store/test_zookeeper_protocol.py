@@ -49,6 +49,14 @@ def here(zookeeper_server):
     kazoo.close()
 
 
+class Unheard:
+    """Is never told what became of its node."""
+
+    def __init__(self, maker):
+        self.sent = maker.sent
+        self.made = lambda answer: maker.made(None)
+
+
 def lose_answer(session, kind, times=1):
     """The next request of this kind is done, and its answer, with those sent beside it, is lost."""
     real, left = session.send, [times]
@@ -58,14 +66,16 @@ def lose_answer(session, kind, times=1):
             return real(requests, done)
         left[0] -= 1
         unheard = [
-            request._replace(then=lambda _, then=request.then: then(None))
-            if isinstance(request, Create) and request.then
+            request._replace(maker=Unheard(request.maker))
+            if isinstance(request, Create) and request.maker
             else request
             for request in requests
         ]
         batch = Batch(session, unheard, done)
         batch.error = Unreachable("the answer was lost")
         for number, request in enumerate(unheard):
+            if isinstance(request, Create) and request.maker:
+                request.maker.sent()
             session._client._call(session._packed(request), _Slot(batch, number))
         return batch
 

@@ -3,9 +3,9 @@ id."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from holdfast.backends.zookeeper.desk import Place
+from holdfast.backends.zookeeper.desk import Desk, Place
 from holdfast.backends.zookeeper.nodes import NEW, SESSION, TIMED, facts_of, prefix_of
 from holdfast.backends.zookeeper.requests import Children, Create, Kind, No, Request
 from holdfast.backends.zookeeper.turn import Listed, Turn
@@ -30,27 +30,48 @@ async def arrive(
             if place.name:
                 place.forget()
             continue
-        place.life = life or (TIMED if claim.lease < desk.session.timeout else SESSION)
-        answer = await _make(turn, claim, place, kind)
-        if answer is not None:
+        place.life = life or life_of(desk, claim)
+        requests = _making(desk, claim, place, kind)
+        answers = await turn.ask(*requests)
+        if answers[-2] is not No.NODE:
             desk.use(place.parent)
-            return await turn.listed(place.parent, answer), True
+            return await turn.listed(place.parent, answers[-1]), True
+        desk.misses(place.parent)
+        if len(requests) == 3 and answers[0] is No.NODE:
+            await turn.make_root()
 
 
-async def _make(turn: Turn, claim: Claim, place: Place, kind: Kind) -> Any:
-    """Make our node, and list; None: the parent was missing, and is made when we try again."""
-    desk = turn.desk
+async def arrive_together(
+    turn: Turn, claims: Sequence[Claim], places: Sequence[Place]
+) -> list[Listed | None]:
+    """The same for many that were never asked for, in one go; None where it must be tried again."""
+    requests = []
+    for claim, place in zip(claims, places, strict=True):
+        place.life = life_of(turn.desk, claim)
+        requests.append(_making(turn.desk, claim, place, Kind.PLACE))
+    answers = await turn.ask(*(request for several in requests for request in several))
+    listed: list[Listed | None] = []
+    for several, place in zip(requests, places, strict=True):
+        own, answers = answers[: len(several)], answers[len(several) :]
+        if own[-2] is No.NODE:
+            turn.desk.misses(place.parent)
+            listed.append(None)
+        else:
+            turn.desk.use(place.parent)
+            listed.append(await turn.listed(place.parent, own[-1]))
+    return listed
+
+
+def life_of(desk: Desk, claim: Claim) -> str:
+    return TIMED if claim.lease < desk.session.timeout else SESSION
+
+
+def _making(desk: Desk, claim: Claim, place: Place, kind: Kind) -> list[Request]:
+    """Make our node, and list. Also the parent, unless it was there a moment ago: that it exists
+    already is no error."""
     requests: list[Request] = []
     if not desk.knows(place.parent):
         requests.append(Create(place.parent, b"", Kind.CONTAINER))
     prefix = f"{place.parent}/{prefix_of(claim, place.life)}"
     data = facts_of(claim, NEW).encoded()
-    requests += [Create(prefix, data, kind, place.made), Children(place.parent)]
-    place.under_way = True
-    answers = await turn.ask(*requests)
-    if answers[-2] is not No.NODE:
-        return answers[-1]
-    desk.misses(place.parent)
-    if len(requests) == 3 and answers[0] is No.NODE:
-        await turn.make_root()
-    return None
+    return [*requests, Create(prefix, data, kind, place), Children(place.parent)]

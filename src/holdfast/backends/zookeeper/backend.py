@@ -22,30 +22,25 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.backends.zookeeper import changes, foreign, gates, looking
-from holdfast.backends.zookeeper.arrival import arrive
+from holdfast.backends.zookeeper.arrival import arrive, arrive_together
 from holdfast.backends.zookeeper.desk import Desk, Place
 from holdfast.backends.zookeeper.nodes import (
     HOLDS,
-    NEW,
-    SESSION,
     TIMED,
-    WAITS,
     facts_of,
 )
-from holdfast.backends.zookeeper.order import Standing, standing
 from holdfast.backends.zookeeper.requests import (
-    Children,
     Delete,
     Exists,
-    Get,
     No,
     Put,
     Request,
 )
 from holdfast.backends.zookeeper.turn import Listed, Transport, Turn
+from holdfast.backends.zookeeper.waiting import stand
 from holdfast.core.law import REFRESH
 from holdfast.core.ports import Wake
-from holdfast.errors import Unsupported
+from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
     LATCH,
     Busy,
@@ -102,12 +97,17 @@ class ZooKeeperBackend:
             return await gates.claim(turn, claim)
         return await self._claim(turn, claim)
 
-    async def _claim(self, turn: Turn, claim: Claim) -> Granted | Busy | Differs:
+    async def _claim(
+        self, turn: Turn, claim: Claim, listed: Listed | None = None
+    ) -> Granted | Busy | Differs:
+        """``listed`` with us in it, if we came just now."""
         asked_at = self._desk.clock()
         place = self._desk.place(claim.id, turn.parent(claim.name))
-        listed, fresh = await arrive(turn, claim, place)
+        fresh = True
+        if listed is None:
+            listed, fresh = await arrive(turn, claim, place)
         while True:
-            answer = await self._stand(turn, claim, place, listed, fresh)
+            answer = await stand(turn, claim, place, listed, fresh)
             if answer is None:  # our node was taken away: it had ended for others
                 place.forget()
                 listed, fresh = await arrive(turn, claim, place)
@@ -121,120 +121,36 @@ class ZooKeeperBackend:
                 await turn.remove(place)
             return answer
 
-    async def _stand(
-        self, turn: Turn, claim: Claim, place: Place, listed: Listed, fresh: bool
-    ) -> Granted | Busy | Differs | Listed | None:
-        """What we are told where we stand; a newer list to look at; None: we do not stand there."""
-        at = listed.at(place.name)
-        if at < 0:
-            return None
-        if not place.granted:
-            size = listed.size
-            unfit = claim.take > size or (not place.settled and size != claim.slots)
-            if unfit:
-                # Of another kind or size. Not if those who say so have ended.
-                before = [node for node in listed.nodes[:at] if node.life != SESSION]
-                if await turn.bury(place.parent, await turn.read(place.parent, before)):
-                    return await turn.look(place.parent)
-                return Differs(size)
-            place.settled = True
-        stands = standing(listed.nodes, at, listed.size)
-        if stands.holds or place.granted:
-            return await self._take(turn, claim, place, stands, fresh)
-        if stands.ahead is None:
-            return await self._watch_all(turn, claim, place, stands)
-        return await self._watch_one(turn, claim, place, stands)
-
-    async def _take(
-        self, turn: Turn, claim: Claim, place: Place, stands: Standing, fresh: bool
-    ) -> Granted | None:
-        """It is ours. If its lease is to begin now, and not when its node was made, we write so. So
-        does who waited for a semaphore, before it goes on: the next one watches for that."""
-        restarts = place.life == TIMED and not fresh
-        waited = place.state == WAITS or stands.followed
-        if restarts or (stands.shared and waited and not place.marked):
-            facts = facts_of(claim, HOLDS, place.fence, place.since)
-            (answer,) = await turn.ask(Put(place.path, facts.encoded()))
-            if answer is No.NODE:
-                return None
-            place.marked = True
-            place.state = HOLDS
-        place.granted = True
-        place.armed = False
-        return Granted(place.fence, self._desk.grantable(claim.lease))
-
-    async def _watch_one(
-        self, turn: Turn, claim: Claim, place: Place, stands: Standing
-    ) -> Busy | Listed:
-        """Watch the one in the way; or it is gone, or over: a newer list."""
-        ahead = stands.ahead
-        assert ahead is not None
-        if not (claim.wait or stands.mortal):
-            return Busy(REFRESH, 0)
-        place.armed = claim.wait
-        ring = place.ring if claim.wait else None
-        requests: list[Request] = [Get(f"{place.parent}/{ahead.name}", ring)]
-        requests += _waiting(claim, place)
-        if stands.shared:
-            # It may have begun to hold before we watched it, and will not write so again.
-            requests += [Exists(place.parent, ring), Children(place.parent)]
-        answers = await turn.ask(*requests)
-        if not _waits(claim, place, answers) or answers[0] is No.NODE:
-            return await turn.look(place.parent)
-        if stands.mortal:
-            (seen,) = turn.seen(place.parent, stands.mortal, answers[:1])
-            if await turn.bury(place.parent, [seen]):
-                return await turn.look(place.parent)
-            return self._busy(place, turn.rest(seen))
-        if stands.shared:
-            listed = await turn.listed(place.parent, answers[-1])
-            at = listed.at(place.name)
-            if at < 0 or standing(listed.nodes, at, listed.size) != stands:
-                return listed
-        return self._busy(place)
-
-    async def _watch_all(
-        self, turn: Turn, claim: Claim, place: Place, stands: Standing
-    ) -> Busy | Listed:
-        """We are the first to get what becomes free of a semaphore: watch whoever comes and goes,
-        and the size."""
-        place.armed = claim.wait
-        ring = place.ring if claim.wait else None
-        answers = await turn.ask(
-            *(Get(f"{place.parent}/{node.name}") for node in stands.mortal),
-            *_waiting(claim, place),
-            Exists(place.parent, ring),
-            Children(place.parent, ring),
-        )
-        seen = turn.seen(place.parent, stands.mortal, answers[: len(stands.mortal)])
-        waits = _waits(claim, place, answers[len(stands.mortal) :])
-        if await turn.bury(place.parent, seen) or not waits:
-            return await turn.look(place.parent)
-        listed = await turn.listed(place.parent, answers[-1])
-        at = listed.at(place.name)
-        if at < 0 or standing(listed.nodes, at, listed.size) != stands:
-            return listed
-        return self._busy(place, min((turn.rest(one) for one in seen), default=NEVER))
-
-    def _busy(self, place: Place, rest: float = NEVER) -> Busy:
-        place.recheck_at = self._desk.clock() + rest
-        return Busy(min(rest, REFRESH), 0)
-
     async def claim_many(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
+        """In one go, as if all were free. If one is not, those behind it are given up again before
+        anybody is told: nobody is to hold what comes later while it waits for what comes first."""
+        if claims[0].layout or any(claim.take > claim.slots for claim in claims):
+            return [await self.claim(claims[0], budget)]
         turn = self._turn(budget)
+        new = not any(claim.id in self._desk.places for claim in claims)
+        listed: list[Listed | None] = [None] * len(claims)
+        if new and len({claim.name for claim in claims}) == len(claims):
+            places = [self._desk.place(one.id, turn.parent(one.name)) for one in claims]
+            listed = await arrive_together(turn, claims, places)
         answers: list[Granted | Busy | Differs] = []
-        for claim in claims:
-            if claim.layout:
-                answers.append(await foreign.claim(turn, claim))
-            elif claim.take > claim.slots:
-                answers.append(Differs(claim.slots))
-            else:
-                answers.append(await self._claim(turn, claim))
+        for claim, one in zip(claims, listed, strict=True):
+            answers.append(await self._claim(turn, claim, one))
             if not isinstance(answers[-1], Granted):
                 break
+        await self._forgo(turn, claims[len(answers) :])
         return answers
+
+    async def _forgo(self, turn: Turn, claims: Sequence[Claim]) -> None:
+        """Nobody asks for them any more."""
+        places = [self._desk.places.get(claim.id) for claim in claims]
+        known = [place for place in places if place is not None and place.name]
+        if known:
+            await turn.ask(*(Delete(place.path) for place in known))
+        for place in places:
+            if place is not None:
+                self._desk.drop(place)
 
     # ---- the keeper's ------------------------------------------------------------------------
 
@@ -246,33 +162,37 @@ class ZooKeeperBackend:
         asked_at = self._desk.clock()
         answers: list[Any] = [None] * len(claims)
         requests: list[Request] = []
-        asked: list[tuple[int, Place]] = []
+        asked: list[tuple[int, Place, str]] = []
         for number, claim in enumerate(claims):
             place = self._desk.places.get(claim.id)
             if not fences[number]:
-                answers[number] = await self._refresh(turn, claim, place)
-            elif place is None:
+                answers[number] = self._refresh(place)
+                continue
+            if place is not None and (place.unsure or place.under_way):
+                await turn.find(place)
+            if place is None:
                 answers[number] = await changes.renew_detached(turn, claim)
             elif not place.name or not self._desk.is_ours(place):
                 answers[number] = GONE
             else:
-                asked.append((number, place))
+                asked.append((number, place, place.name))
                 requests.append(_renewal(claim, place))
         if requests:
             replies = await turn.ask(*requests)
-            for (number, place), reply in zip(asked, replies, strict=True):
+            for (number, place, name), reply in zip(asked, replies, strict=True):
                 there = reply not in (None, No.NODE) and reply.ephemeralOwner == place.owner
                 if there:
                     place.confirmed = asked_at
                     lease = self._desk.grantable(claims[number].lease)
                     answers[number] = Granted(place.fence, lease)
+                elif place.unsure or place.name != name:
+                    # Another node was put in its place meanwhile. It is asked about next time.
+                    raise BackendError(f"{self._desk.session.where}: a hold was changing")
                 else:
                     answers[number] = GONE
         return answers
 
-    async def _refresh(
-        self, turn: Turn, claim: Claim, place: Place | None
-    ) -> Granted | Busy | Gone:
+    def _refresh(self, place: Place | None) -> Busy | Gone:
         if place is None or not self._desk.is_ours(place) or not place.name:
             return GONE
         rest = place.recheck_at - self._desk.clock()
@@ -361,21 +281,6 @@ class ZooKeeperBackend:
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         return await looking.break_hold(self._turn(budget), name, fence)
-
-
-def _waiting(claim: Claim, place: Place) -> list[Request]:
-    """Say on our node that its lease has not begun, where others would end it by its lease."""
-    if not claim.wait or place.state != NEW or place.life != TIMED:
-        return []
-    return [Put(place.path, facts_of(claim, WAITS, place.fence, place.since).encoded())]
-
-
-def _waits(claim: Claim, place: Place, answers: Sequence[Any]) -> bool:
-    """It is said. False: our node is gone."""
-    if claim.wait and place.state == NEW:
-        place.state = WAITS
-        return place.life != TIMED or No.NODE not in answers
-    return True
 
 
 def _renewal(claim: Claim, place: Place) -> Request:

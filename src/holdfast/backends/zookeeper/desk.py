@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from holdfast.backends.bells import Bells
 from holdfast.backends.zookeeper.nodes import NEW, SESSION
-from holdfast.backends.zookeeper.requests import Delete, No, Request, Stat
+from holdfast.backends.zookeeper.requests import Delete, No, Request, Ring, Stat
 
 log = logging.getLogger("holdfast")
 
@@ -43,6 +43,8 @@ class Session(Protocol):
 
     def server_time(self, within: float = NEVER) -> float | None: ...
 
+    def unwatch(self, paths: Iterable[str], ring: Ring) -> None: ...
+
 
 class Place:
     """One claim's node, as far as we know."""
@@ -53,6 +55,7 @@ class Place:
         "claim_id",
         "confirmed",
         "fence",
+        "foreign",
         "granted",
         "life",
         "marked",
@@ -65,6 +68,7 @@ class Place:
         "state",
         "under_way",
         "unsure",
+        "watched",
     )
 
     def __init__(self, claim_id: str, parent: str, bells: Bells) -> None:
@@ -75,6 +79,8 @@ class Place:
         self.unsure = False  # its node was made, or changed, or not: the answer was lost
         self.confirmed = -NEVER  # when we asked for it last, and got it
         self.life = SESSION
+        self.foreign = False  # on a path that kazoo or Curator uses too
+        self.watched: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
@@ -92,6 +98,15 @@ class Place:
     @property
     def path(self) -> str:
         return f"{self.parent}/{self.name}"
+
+    def watching(self, path: str) -> Ring:
+        """Ring us when something happens there."""
+        self.armed = True
+        self.watched.add(path)
+        return self.ring
+
+    def sent(self) -> None:
+        self.under_way = True
 
     def made(self, answer: tuple[str, Stat] | No | None) -> None:
         """On the session's thread: its node was made, refused, or nobody knows."""
@@ -144,6 +159,7 @@ class Desk:
         """Its node is gone, for good."""
         self.places.pop(place.claim_id, None)
         place.armed = False
+        self.session.unwatch(place.watched, place.ring)
         self.use(place.parent)
 
     def grantable(self, lease: float) -> float:

@@ -99,8 +99,8 @@ async def _pass_latch(
 ) -> Granted | Busy | None:
     needed = claim.slots - LATCH
     if len(counting(listed.nodes)) < needed and claim.wait:
-        place.armed = True
-        (answer,) = await turn.ask(Children(place.parent, place.ring))
+        ring = place.watching(place.parent)
+        (answer,) = await turn.ask(Children(place.parent, ring))
         listed = await turn.listed(place.parent, answer)
         if listed.at(place.name) < 0:
             return None
@@ -120,10 +120,8 @@ async def _pass_barrier(
             f"a barrier of {needed} is too large for ZooKeeper, which would have to write {size} "
             f"bytes in one step, of {MOST_BYTES}: take a shorter name, or fewer parties"
         )
-    place.armed = claim.wait
-    own, answer = await turn.ask(
-        Get(place.path, place.ring if claim.wait else None), Children(place.parent)
-    )
+    ring = place.watching(place.path) if claim.wait else None
+    own, answer = await turn.ask(Get(place.path, ring), Children(place.parent))
     if own is No.NODE:
         return None
     granted = Granted(place.fence, turn.desk.grantable(claim.lease))

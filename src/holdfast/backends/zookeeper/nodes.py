@@ -43,6 +43,9 @@ NEW, WAITS, HOLDS, PASSED = "n", "w", "h", "p"
 
 # Everything printable in ASCII that means nothing in a path or here. What is left over is escaped.
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "/%")
+# Of kazoo and Curator: see `foreign`.
+_CONTENDER = re.compile(r"(.*?)(-?\d{10})").fullmatch
+_OURS = re.compile(r"([0-9a-f]{32})__lock__").fullmatch
 _NODE = re.compile(r"([std])-(\d+)-(\d+)-([0-9a-f]{32})-(-?\d{10})").fullmatch
 
 
@@ -115,6 +118,17 @@ def parsed(name: str) -> Node:
 
 def in_order(names: Iterable[str]) -> list[Node]:
     return sorted(parsed(name) for name in names)
+
+
+def contenders(names: Iterable[str]) -> list[Node]:
+    """The same on a path that kazoo or Curator uses too; what is none is not looked at."""
+    found = []
+    for name in names:
+        match = _CONTENDER(name)
+        if match is not None:
+            ours = _OURS(match[1])
+            found.append(Node(int(match[2]), name, SESSION, 1, 1, ours[1] if ours else ""))
+    return sorted(found)
 
 
 def facts_of(claim: Claim, state: str, fence: int = 0, since: float = 0.0) -> Facts:

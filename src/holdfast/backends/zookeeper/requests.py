@@ -52,14 +52,22 @@ class Kind(enum.Enum):
     PERSISTENT = 0
 
 
+class Maker(Protocol):
+    """Whose node is made, and who is told what becomes of that also when nobody waits for the
+    answer any more. `made` comes on the session's thread; None: it may have been done."""
+
+    def sent(self) -> None: ...
+
+    def made(self, answer: tuple[str, Stat] | No | None) -> None: ...
+
+
 class Create(NamedTuple):
-    """Answered by the path and the Stat. ``then`` is told it too, or None if it is unknown whether
-    it was done, on the session's thread and also when nobody waits for the answer any more."""
+    """Answered by the path and the Stat."""
 
     path: str
     data: bytes
     kind: Kind
-    then: Callable[[tuple[str, Stat] | No | None], None] | None = None
+    maker: Maker | None = None
 
 
 class Delete(NamedTuple):

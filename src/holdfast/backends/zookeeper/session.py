@@ -23,8 +23,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import select
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
@@ -45,6 +46,7 @@ from holdfast.backends.zookeeper.requests import (
     No,
     Put,
     Request,
+    Ring,
     Sync,
     Together,
 )
@@ -59,6 +61,7 @@ if _kazoo_log.level == logging.NOTSET:
 # To open a session takes longer than a request, and is done once.
 OPEN_PATIENCE = 3.0
 CLOSE_PATIENCE = 0.5
+_NOBODY: set[Any] = set()
 _FLAGS = {Kind.PERSISTENT: 0, Kind.EPHEMERAL: 1, Kind.NUMBERED: 2, Kind.PLACE: 3}
 
 
@@ -102,6 +105,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         said["timeout"] = min(said.get("timeout") or self.attempt, self.attempt)
         return super().create_connection(*args, **said)
 
+    def select(self, *args: Any, **said: Any) -> Any:
+        # Four times in every request; kazoo makes an object with a descriptor of its own for each.
+        try:
+            return select.select(*args, **said)
+        except ValueError:  # a descriptor above 1023
+            return super().select(*args, **said)
+
     def spawn(self, func: Any, *args: Any, **said: Any) -> threading.Thread:
         thread = threading.Thread(target=func, args=args, kwargs=said, name="holdfast-zookeeper")
         thread.daemon = True
@@ -137,8 +147,8 @@ class Batch:
             answer = _outcome(answer)
         elif type(request) in (Create, Put):
             self._session.dated(answer[1] if type(request) is Create else answer)
-        if type(request) is Create and request.then is not None:
-            request.then(answer)
+        if type(request) is Create and request.maker is not None:
+            request.maker.made(answer)
         self.answers[number] = answer
         if next(self._answered) == len(self.requests):
             self.done()
@@ -279,11 +289,21 @@ class Session:
         client = self._client
         for number, request in enumerate(requests):
             slot = _Slot(batch, number)
+            if type(request) is Create and request.maker is not None:
+                request.maker.sent()
             if client is None:
                 slot.set_exception(Unreachable(f"{self.where}: the session was closed"))
             else:
                 client._call(self._packed(request), slot)
         return batch
+
+    def unwatch(self, paths: Iterable[str], ring: Ring) -> None:
+        """Nobody is to be rung any more. The server may still tell of it."""
+        client = self._client
+        if client is not None:
+            for path in paths:
+                for watchers in (client._data_watchers, client._child_watchers):
+                    watchers.get(path, _NOBODY).discard(ring)
 
     def explained(self, error: BaseException, request: Request) -> BackendError:
         if isinstance(error, BackendError):

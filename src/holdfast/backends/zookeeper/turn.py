@@ -14,6 +14,7 @@ from holdfast.backends.zookeeper.nodes import (
     Facts,
     Foreign,
     Node,
+    contenders,
     digest_of,
     escaped,
     in_order,
@@ -81,11 +82,20 @@ class Turn:
     def __init__(self, transport: Transport, desk: Desk, budget: float) -> None:
         self.desk = desk
         self._transport = transport
+        self._budget = budget
         self._until = desk.clock() + budget
+        self._asked = False
 
     async def ask(self, *requests: Request) -> list[Any]:
-        rest = max(self._until - self.desk.clock(), LEAST)
-        return await self._transport.ask(requests, rest)
+        now = self.desk.clock()
+        if now >= self._until and self._asked:
+            raise BackendError(f"{self.desk.session.where} was too slow: no time was left")
+        answers = await self._transport.ask(requests, max(self._until - now, LEAST))
+        now = self.desk.clock()
+        if not self._asked and now >= self._until:
+            self._until = now + self._budget / 2  # it was spent on opening the session
+        self._asked = True
+        return answers
 
     def parent(self, name: str) -> str:
         return f"{self.desk.root}/{escaped(name)}"
@@ -178,7 +188,7 @@ class Turn:
 
     # ---- our own -----------------------------------------------------------------------------
 
-    async def find(self, place: Place) -> list[Seen]:
+    async def find(self, place: Place) -> list[Node]:
         """An answer was lost: is our node there? A server that we came to since may lag behind, so
         it is brought up to date first. What another session of ours made is not ours. What there is
         besides: a node that we let go of, maybe."""
@@ -186,22 +196,33 @@ class Turn:
         if not place.unsure:
             return []  # it was still under way, and is answered by now
         mine = digest_of(place.claim_id)
-        listed = await self.listed(place.parent, answer)
-        ours = [node for node in listed.nodes if node.digest == mine]
+        nodes = await self._own_kind(place, answer)
+        ours = [node for node in nodes if node.digest == mine]
+        got = await self.ask(*(Get(f"{place.parent}/{node.name}") for node in ours)) if ours else []
         lasts = place.life == DETACHED
         owner = 0 if lasts else self.desk.session.id
         granted, settled = place.granted, place.settled
         place.forget()
-        others = []
-        for seen in await self.read(place.parent, ours):
-            if (seen.node.life == DETACHED) == lasts and seen.stat.ephemeralOwner == owner:
-                place.adopt(seen.node.name, seen.fence, owner)
-                place.life, place.state, place.since = seen.node.life, seen.facts.state, seen.since
+        let_go = []
+        for node, one in zip(ours, got, strict=True):
+            if one is No.NODE:
+                continue
+            if (node.life == DETACHED) == lasts and one[1].ephemeralOwner == owner:
+                place.adopt(node.name, one[1].czxid, owner)
                 place.granted, place.settled = granted, settled
-            elif seen.node.life == DETACHED:
-                others.append(seen)
+                if not place.foreign:
+                    (seen,) = self.seen(place.parent, [node], [one])
+                    place.fence, place.since = seen.fence, seen.since
+                    place.life, place.state = node.life, seen.facts.state
+            elif node.life == DETACHED:
+                let_go.append(node)
         place.unsure = False
-        return others
+        return let_go
+
+    async def _own_kind(self, place: Place, answer: Any) -> list[Node]:
+        if place.foreign:
+            return [] if answer is No.NODE else contenders(answer[0])
+        return (await self.listed(place.parent, answer)).nodes
 
     async def remove(self, place: Place) -> bool:
         """Our node, if there is one; whether there was."""
@@ -209,7 +230,7 @@ class Turn:
         if place.under_way or place.unsure:
             let_go = await self.find(place)
             if let_go:
-                await self.ask(*(Delete(f"{place.parent}/{seen.node.name}") for seen in let_go))
+                await self.ask(*(Delete(f"{place.parent}/{node.name}") for node in let_go))
                 there = True
         if place.name and self.desk.is_ours(place):
             (answer,) = await self.ask(Delete(place.path))
