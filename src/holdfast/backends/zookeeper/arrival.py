@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.zookeeper.desk import Desk, Place
-from holdfast.backends.zookeeper.nodes import NEW, SESSION, TIMED, facts_of, prefix_of
+from holdfast.backends.zookeeper.nodes import NEW, SESSION, TIMED, Node, facts_of, prefix_of
+from holdfast.backends.zookeeper.order import holding
 from holdfast.backends.zookeeper.requests import Children, Create, Kind, No, Request
 from holdfast.backends.zookeeper.turn import Listed, Turn
 from holdfast.model import Claim
@@ -60,6 +61,22 @@ async def arrive_together(
             turn.desk.use(place.parent)
             listed.append(await turn.listed(place.parent, own[-1]))
     return listed
+
+
+async def is_taken(turn: Turn, claim: Claim) -> bool:
+    """Look before we ask, where we asked in vain the last time. Else many who ask again and again
+    for what is free would each find the node of another who asks in vain; and it writes less."""
+    desk, parent = turn.desk, turn.parent(claim.name)
+    if not desk.is_crowded(parent) or claim.id in desk.places:
+        return False
+    listed = await turn.look(parent)
+    last = Node(2**63, "", SESSION, claim.take, claim.slots, "")
+    count = holding([*listed.nodes, last], listed.size)
+    mortal = any(node.life != SESSION for node in listed.nodes[:count])
+    if listed.size == claim.slots and count <= len(listed.nodes) and not mortal:
+        return True
+    desk.crowds(parent, False)
+    return False
 
 
 def life_of(desk: Desk, claim: Claim) -> str:

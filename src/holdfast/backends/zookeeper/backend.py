@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.backends.zookeeper import changes, foreign, gates, looking
-from holdfast.backends.zookeeper.arrival import arrive, arrive_together
+from holdfast.backends.zookeeper.arrival import arrive, arrive_together, is_taken
 from holdfast.backends.zookeeper.desk import Desk, Place
 from holdfast.backends.zookeeper.nodes import (
     HOLDS,
@@ -95,6 +95,8 @@ class ZooKeeperBackend:
             return Differs(claim.slots)
         if claim.slots >= LATCH:
             return await gates.claim(turn, claim)
+        if not claim.wait and await is_taken(turn, claim):
+            return Busy(REFRESH, 0)
         return await self._claim(turn, claim)
 
     async def _claim(
@@ -118,6 +120,7 @@ class ZooKeeperBackend:
             if isinstance(answer, Granted):
                 place.confirmed = asked_at
             elif isinstance(answer, Differs) or not claim.wait:
+                self._desk.crowds(place.parent)
                 await turn.remove(place)
             return answer
 

@@ -23,6 +23,7 @@ NEVER = float("inf")
 # before leaves it to the server, which removes containers after a minute or two.
 LINGER = 2.0
 MOST_PARENTS = 2000
+MOST_CROWDED = 1000
 # The part of a session's time-out that may be believed in after the server heard of us. A follower
 # tells the leader of it up to half a tick later, and may die before; a time-out is two ticks at
 # least.
@@ -137,6 +138,7 @@ class Desk:
         self.bells = Bells()
         self.places: dict[str, Place] = {}
         self._parents: dict[str, float] = {}
+        self._crowded: dict[str, None] = {}
         self._tell: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     # ---- places ------------------------------------------------------------------------------
@@ -224,9 +226,24 @@ class Desk:
                 swept.append(Delete(parent))
         return swept
 
+    # ---- crowds ------------------------------------------------------------------------------
+
+    def is_crowded(self, parent: str) -> bool:
+        """Did we ask in vain there?"""
+        return parent in self._crowded
+
+    def crowds(self, parent: str, crowded: bool = True) -> None:
+        if not crowded:
+            self._crowded.pop(parent, None)
+        else:
+            if len(self._crowded) >= MOST_CROWDED:
+                self._crowded.pop(next(iter(self._crowded)), None)
+            self._crowded[parent] = None
+
     # ---- fork --------------------------------------------------------------------------------
 
     def after_fork_in_child(self) -> None:
         self.places.clear()
         self._parents.clear()
+        self._crowded.clear()
         self.bells.clear()
