@@ -79,8 +79,8 @@ class Client(ClientFace):
         ``max_hold`` caps renewal. ``fair``: in arrival order, or whoever comes first. ``owner``:
         who may re-enter, by default the current task. ``label``: shown to operators. ``on_lost``:
         called with the hold, once, on the keeper's thread, if it is lost; ``"flag"``: do not
-        cancel the body of ``async with`` then, only set ``hold.lost``. ``layout="simple"`` (Redis):
-        the plain lock that other libraries write, to exclude them too.
+        cancel the body of ``async with`` then, only set ``hold.lost``. ``layout="simple"`` (Redis)
+        and ``"kazoo"`` (ZooKeeper): the lock that other libraries write, to exclude them too.
         """
         terms = self._terms(
             "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout
