@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+import holdfast
 from holdfast import BackendError, HoldLost, NotHeld, WouldDeadlock
 from holdfast.core.multi import Part, attempt_all, release_all
 from holdfast.runtime.blocking import run
@@ -201,6 +202,16 @@ def test_plain_locks_that_are_held_already_are_entered_again(holdfast_client):
     parts = [part(holdfast_client, name, layout="simple") for name in "ab"]
     first, again = run(attempt_all(parts, None)), run(attempt_all(parts, None))
     assert first == again and [held.count for held in first] == [2, 2]
+
+
+def test_what_is_entered_again_behind_the_one_that_is_waited_for_is_entered_once():
+    with holdfast.connect("memory://") as client:
+        client.lock("b", owner="other", lease=0.2).acquire()
+        outer = client.lock("d").acquire()
+        with client.multi_lock("a", "b", "c", "d", timeout=15) as hold:
+            assert hold.is_held and hold.fences["d"] == outer.fence
+        outer.release()
+        assert not client.names()
 
 
 def test_a_label_of_its_own_is_shown(holdfast_client):
