@@ -163,6 +163,7 @@ async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
     for who in ("r1", "r2", "r3", "w1", "r4", "r5", "w2"):
         await visitors.comes(who)
     await writing.release()
+    assert len((await client.inspect("a")).holders) == 3, "one step of the store served all three"
     await visitors.are_in("r1", "r2", "r3")
     await visitors.goes("r1")
     await visitors.goes("r3")
