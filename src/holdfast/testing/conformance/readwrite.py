@@ -287,6 +287,18 @@ async def test_a_half_that_is_not_held_cannot_be_released(world: World) -> None:
             await rw.read().release()
         assert writing.is_held and await other.rwlock("a").read().try_acquire() is None
 
+    writing, reading = await rw.write().acquire(), await rw.read().acquire()
+    await reading.release()
+    with raises(NotHeld, "to read"):
+        await reading.release()
+    assert writing.is_held and await other.rwlock("a").read().try_acquire() is None
+    reading = await rw.read().acquire()
+    await writing.release()
+    with raises(NotHeld, "to write"):
+        await writing.release()
+    assert reading.is_held
+    await reading.release()
+
     async def a_stranger() -> None:
         for half in (rw.read(), rw.write()):
             with raises(NotHeld, "'a'"):

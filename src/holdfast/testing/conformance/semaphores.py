@@ -323,6 +323,10 @@ async def test_what_is_no_semaphore_cannot_be_resized(world: World) -> None:
             await semaphore.resize(5)
         assert semaphore.permits == 4
         assert await client.rwlock("a").write().try_acquire() is None
+    async with other.lock("a"):
+        with raises(ConfigurationError, "'a'", "a lock"):
+            await semaphore.resize(5)
+        assert await client.lock("a").try_acquire() is None
     await semaphore.resize(5)  # of a name that nobody uses: only this object knows
     async with client.semaphore("a", 5):
         assert await semaphore.try_acquire(5) is None and await semaphore.available() == 4
