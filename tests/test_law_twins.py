@@ -39,7 +39,6 @@ from holdfast.model import (
     ALL_SLOTS,
     BARRIER,
     LATCH,
-    MOST_PERMITS,
     Busy,
     Claim,
     Differs,
@@ -448,17 +447,23 @@ class Twins(RuleBasedStateMachine):
             self.believed[claim.id] = known._replace(take=take)
             self.claims[claim.id] = claim._replace(take=take)
 
-    @rule(client=clients, name=all_names, slots=st.integers(1, 5))
-    def resize(self, client: int, name: str, slots: int) -> None:
-        had = self.all(client, lambda backend, side: backend.resize(name, slots, BUDGET))
-        if 0 < had <= MOST_PERMITS:
+    @rule(
+        client=clients,
+        name=all_names,
+        expected=st.sampled_from([0, 0, 0, 1]),
+        slots=st.integers(1, 5),
+    )
+    def resize(self, client: int, name: str, expected: int, slots: int) -> None:
+        expected += (self.sizes | GATES)[name] if name == "semaphore" or expected else 1
+        had = self.all(client, lambda backend, side: backend.resize(name, expected, slots, BUDGET))
+        if had == expected:
             for claim_id, one in self.believed.items():
                 if one.name == name:
                     self.believed[claim_id] = one._replace(slots=slots)
             for claim in self.claims.values():
                 if claim.name == name:
                     self.resized[claim.id] = slots
-        if name == "semaphore":
+        if name == "semaphore" and had == expected:
             self.sizes[name] = slots
         self.over[name] = sum(one.take for one in self.alive() if one.name == name)
 

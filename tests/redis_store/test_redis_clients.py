@@ -189,7 +189,7 @@ def test_no_password_and_no_claim_id_is_shown_anywhere(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = f"rediss://clerk:{SECRET}@127.0.0.1:{vault.port}?ssl_ca_certs={vault.ca_file}"
-    mine, wrong = agent(url, lease=1.2), agent(url.replace(SECRET, SECRET + "x"), lease=1.2)
+    mine, wrong = agent(url, lease=4.0), agent(url.replace(SECRET, SECRET + "x"), lease=4.0)
     hold = mine.do(lambda client: client.lock(name).acquire())
     errors: list[BaseException] = []
     for work in (

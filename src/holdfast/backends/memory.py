@@ -231,8 +231,8 @@ class MemoryBackend:
     async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
         return self._step(claim.name, law.shrink, claim)
 
-    async def resize(self, name: str, slots: int, budget: float) -> int:
-        return self._step(name, law.resize, slots)
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+        return self._step(name, law.resize, expected, slots)
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._store.bells.watch(claim.id, wake)

@@ -188,6 +188,11 @@ class Holding:
                     f"the hold on {shown(held.claim.name)} was {held.state.value} already: "
                     "one release too many"
                 )
+            if held.writes <= 0 if take == ALL_SLOTS else held.count <= held.writes:
+                half = "write" if take == ALL_SLOTS else "read"
+                raise NotHeld(
+                    f"{shown(held.claim.name)} was not entered to {half}: one release too many"
+                )
             held.count -= 1
             held.writes -= take == ALL_SLOTS
             if held.count > 0:

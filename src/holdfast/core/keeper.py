@@ -113,8 +113,9 @@ class Keeper:
                         idle_since = now
                     elif now - idle_since >= IDLE and self._retire():
                         return
-                    pause = IDLE if self._wakes_at == NEVER else max(self._wakes_at - now, 0.0)
-                    await self.backend.hear(pause)
+                    # From now on, not from when we began: leaving what was given up takes time.
+                    rest = self._wakes_at - self.runtime.now()
+                    await self.backend.hear(IDLE if rest == NEVER else max(rest, 0.0))
                 except Exception:  # whatever it is, the holds must be kept: say it, and go on
                     log.exception("holdfast: the keeper stumbled, and goes on")
                     await self.runtime.sleep(STUMBLE)
@@ -125,6 +126,7 @@ class Keeper:
         """Do what is due; whether there was anything."""
         if self._ledger.abandoned and now >= self._leaves_at:
             await self._leave_abandoned(now)
+            now = self.runtime.now()
         overdue, work = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())

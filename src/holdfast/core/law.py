@@ -33,7 +33,6 @@ from typing import Protocol
 from holdfast.model import (
     BARRIER,
     LATCH,
-    MOST_PERMITS,
     Busy,
     Claim,
     Differs,
@@ -183,11 +182,12 @@ def shrink(book: Book, claim: Claim) -> Granted | Gone:
     return Granted(mine.fence, mine.ends - book.now)
 
 
-def resize(book: Book, slots: int) -> int:
+def resize(book: Book, expected: int, slots: int) -> int:
     """Give a semaphore another size; the one it had, 0 if nobody holds it or waits for it. Those
-    who hold more than there is now go on. What is no semaphore stays as it is."""
+    who hold more than there is now go on. What is of another size than expected stays as it is: it
+    may be a lock, whose holder others would join."""
     had = _slots(book, 0)
-    if not 0 < had <= MOST_PERMITS:
+    if had != expected:
         return had
     for row in list(book.holds.values()):
         row.slots = slots

@@ -9,16 +9,17 @@ from holdfast.core.ledger import HELD, RELEASED, Held, shown
 from holdfast.core.locks import Core
 from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError
-from holdfast.model import MOST_PERMITS, Claim, Granted, Snapshot, kind_of
+from holdfast.model import Claim, Granted, Snapshot, kind_of
 
 
 async def resize(core: Core, terms: Terms, permits: int) -> None:
     """Those who hold it and those who wait for it do so with another number of permits. Those who
     hold more than there are now go on until they release."""
-    had = await core.backend.resize(terms.name, permits, MAX_BUDGET)
-    if had > MOST_PERMITS:
+    had = await core.backend.resize(terms.name, terms.slots, permits, MAX_BUDGET)
+    if had not in (0, terms.slots, permits):
         raise ConfigurationError(
-            f"{shown(terms.name)} is in use as {kind_of(had)}, which has no permits to change"
+            f"{shown(terms.name)} is in use as {kind_of(had)}, not as {kind_of(terms.slots)}: it "
+            "was left as it is"
         )
 
 

@@ -39,7 +39,6 @@ from holdfast.backends.redis.words import (
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
-    MOST_PERMITS,
     SIMPLE,
     Busy,
     Capabilities,
@@ -285,8 +284,8 @@ class RedisBackend:
         with self._sense(reply):
             return granted(reply[1], reply[2], reply[2]) if reply[0] == 1 else gone(reply[0])
 
-    async def resize(self, name: str, slots: int, budget: float) -> int:
-        said = keys_of(name)[1] + bulk(b"%d" % slots) + bulk(b"%d" % MOST_PERMITS)
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+        said = keys_of(name)[1] + bulk(b"%d" % expected) + bulk(b"%d" % slots)
         had = await self._run(scripts.RESIZE, said, 6, budget, name)
         if type(had) is not int:
             raise self._senseless(had)

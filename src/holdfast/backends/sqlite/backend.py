@@ -231,8 +231,8 @@ class SqliteBackend:
     async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
         return await self._step(claim.name, budget, law.shrink, claim)
 
-    async def resize(self, name: str, slots: int, budget: float) -> int:
-        return await self._step(name, budget, law.resize, slots)
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+        return await self._step(name, budget, law.resize, expected, slots)
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         return self._neighbours.watch(claim.id, wake, since)

@@ -252,8 +252,8 @@ class ZooKeeperBackend:
     async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
         return await changes.shrink(self._turn(budget), claim)
 
-    async def resize(self, name: str, slots: int, budget: float) -> int:
-        return await changes.resize(self._turn(budget), name, slots)
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+        return await changes.resize(self._turn(budget), name, expected, slots)
 
     # ---- bells -------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from holdfast.backends.zookeeper.nodes import (
     parsed,
 )
 from holdfast.backends.zookeeper.order import holding
-from holdfast.backends.zookeeper.requests import Create, Delete, Kind, No, Put, Together
-from holdfast.backends.zookeeper.turn import Seen, Turn
-from holdfast.model import MOST_PERMITS, Claim, Gone, Granted
+from holdfast.backends.zookeeper.requests import Children, Create, Delete, Kind, No, Put, Together
+from holdfast.backends.zookeeper.turn import Listed, Seen, Turn
+from holdfast.model import Claim, Gone, Granted
 
 GONE = Gone()
 # The server's clock, seen so long ago, is as good as new.
@@ -139,42 +139,56 @@ async def _known(turn: Turn, claim: Claim) -> Place | None:
     return place
 
 
-async def resize(turn: Turn, name: str, slots: int) -> int:
+async def resize(turn: Turn, name: str, expected: int, slots: int) -> int:
     """Write the size on the parent. It is the size as long as any node is there that is older than
     that writing; the younger ones have said the same size, or they would not have been let in. So
     when the last of the older ones is gone, the names of the others tell it, and what is written on
     the parent means nothing any more.
 
+    It is written in one step with a word on the first node: if that is gone, the name may be
+    somebody's lock by now.
+
     Those who hold more than there is now go on. The order does not show them as holders any more,
-    so that is written on their nodes first."""
+    so that is written on their nodes before."""
     parent = turn.parent(name)
     await turn.know_the_time(LATELY)
-    listed = await turn.look(parent)
-    mortal = await turn.read(parent, [node for node in listed.nodes if node.life != SESSION])
-    if await turn.bury(parent, mortal):
-        listed = await turn.look(parent)
-    had = listed.size
-    if not 0 < had <= MOST_PERMITS:
-        return had
-    if slots < had:
-        holders = await turn.read(parent, listed.nodes[: holding(listed.nodes, had)])
-        marks = [
-            Put(_at(parent, seen), seen.facts._replace(state=HOLDS).encoded(), seen.stat.version)
-            for seen in holders
-            if seen.facts.state == NEW
-        ]
-        if marks:
-            await turn.ask(*marks)
-    await turn.ask(Put(parent, str(slots).encode()))
-    if had == 1:
-        # Who waits for one permit watches the node before it, as for a lock: let it look again.
-        everybody = await turn.read(parent, listed.nodes)
-        touches = [
-            Put(_at(parent, seen), seen.facts.encoded(), seen.stat.version) for seen in everybody
-        ]
-        if touches:
-            await turn.ask(*touches)
-    return had
+    while True:
+        (answer,) = await turn.ask(Children(parent))
+        listed = await turn.listed(parent, answer)
+        mortal = await turn.read(parent, [node for node in listed.nodes if node.life != SESSION])
+        if await turn.bury(parent, mortal):
+            continue
+        if listed.size != expected or not listed.nodes:
+            return listed.size
+        if slots < expected:
+            await _mark_holders(turn, parent, listed)
+        several = await turn.read(parent, listed.nodes)
+        if not several or several[0].node != listed.nodes[0]:
+            continue
+        size = Put(parent, str(slots).encode(), answer[1].version)
+        (done,) = await turn.ask(Together((_touch(parent, several[0]), size)))
+        if done is not True:
+            continue
+        if expected == 1 and len(several) > 1:
+            # Who waits for one permit watches the node before it, as for a lock: it looks again.
+            await turn.ask(*(_touch(parent, seen) for seen in several[1:]))
+        return expected
+
+
+async def _mark_holders(turn: Turn, parent: str, listed: Listed) -> None:
+    holders = await turn.read(parent, listed.nodes[: holding(listed.nodes, listed.size)])
+    marks = [
+        Put(_at(parent, seen), seen.facts._replace(state=HOLDS).encoded(), seen.stat.version)
+        for seen in holders
+        if seen.facts.state == NEW
+    ]
+    if marks:
+        await turn.ask(*marks)
+
+
+def _touch(parent: str, seen: Seen) -> Put:
+    """Whoever watches it is rung."""
+    return Put(_at(parent, seen), seen.facts.encoded(), seen.stat.version)
 
 
 def _at(parent: str, seen: Seen) -> str:

@@ -83,6 +83,23 @@ async def test_the_rounds_of_a_barrier_never_mix_and_nobody_is_left_behind(world
     assert time.monotonic() - began < rounds * 0.75
 
 
+@case()
+async def test_who_passed_and_cannot_say_so_does_not_stop_the_next_round(world: World) -> None:
+    mute = world.client(lease=1.5, hook=Lost("release", float("inf"), "before"))
+    client, other = world.client(), world.client()
+    for number in range(2):
+        waiter = world.spawn(client.barrier("a", 2).wait, SOON)
+        await world.until_waiting(other, "a", 1)
+        last = mute if number == 0 else other
+        assert await last.barrier("a", 2).wait(0) is True, f"round {number}"
+        assert await waiter.join() is True
+
+    async def is_free() -> bool:
+        return not await other.names()
+
+    await world.until(is_free)
+
+
 @case(processes=True)
 async def test_processes_meet_at_a_barrier_round_after_round(world: World) -> None:
     children = [world.child() for _ in range(3)]

@@ -176,8 +176,9 @@ async def test_an_on_gained_that_raises_gives_the_lead_back(world: World) -> Non
         election = client.election("a", on_gained=stumble)
         lead = election.lead()
         for stand in (lead.acquire, lead.try_acquire):
-            with raises(ZeroDivisionError, "mine"):
+            with raises(ZeroDivisionError, "mine") as caught:
                 await stand()
+            assert (hook is None) != hasattr(caught.error, "__notes__"), "what else went wrong"
             assert client.statistics().held == 0 and not lead.is_held
             if hook is None:
                 assert await election.leader() is None
@@ -302,6 +303,7 @@ async def test_run_passes_on_what_its_function_raises_and_resigns(world: World) 
 
     async def body(hold: AnyHold) -> None:
         calls.append(hold.fence)
+        assert len(calls) == 1, "it stood again"
         raise ZeroDivisionError("mine")
 
     election = client.election("a")
@@ -317,6 +319,7 @@ async def test_the_loss_of_another_lock_inside_run_is_no_loss_of_the_lead(world:
 
     async def body(hold: AnyHold) -> None:
         calls.append(hold.fence)
+        assert len(calls) == 1, "it stood again"
         async with client.lock("b", on_lost=flag(world)) as inner:
             assert await other.break_hold("b", inner.fence)
             assert await inner.wait_lost(SOON) and hold.is_held

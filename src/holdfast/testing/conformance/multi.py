@@ -187,17 +187,22 @@ async def test_another_thread_or_task_is_another_owner_of_all(world: World) -> N
 
 @case()
 async def test_one_multi_lock_object_serves_many_and_mixes_nobody_up(world: World) -> None:
-    multi = world.client().multi_lock("a", "b", timeout=60)
+    client = world.client()
+    multi = client.multi_lock("a", "b", timeout=60)
+    together = client.multi_lock(client.rwlock("r").read(), timeout=60)
     inside: list[int] = []
 
     async def work() -> None:
         for _ in range(4):
-            async with multi as hold:
-                inside.append(hold.fences["a"])
-                async with multi as again:
-                    await world.sleep(0.001)
-                    assert again.fences == hold.fences and inside == [hold.fences["a"]]
-                inside.clear()
+            async with together as reading:
+                async with multi as hold:
+                    inside.append(hold.fences["a"])
+                    async with multi as again:
+                        await world.sleep(0.001)
+                        assert again.fences == hold.fences and inside == [hold.fences["a"]]
+                    inside.clear()
+                assert reading.is_held, "another's exit ended it"
+            assert not reading.is_held
 
     for worker in [world.spawn(work) for _ in range(5)]:
         await worker.join(60)

@@ -177,15 +177,18 @@ async def test_who_gives_up_waiting_for_several_does_not_stop_those_behind(world
     hold = await client.semaphore("a", 2, label="nightly").acquire()
 
     async def impatient() -> None:
-        with raises(AcquireTimeout, "'a'", "nightly", "0.4 s"):
-            await other.semaphore("a", 2).acquire(2, timeout=0.4)
+        with raises(AcquireTimeout, "'a'", "nightly", "1 s"):
+            await other.semaphore("a", 2).acquire(2, timeout=1)
 
     first = world.spawn(impatient)
     await world.until_waiting(client, "a", 1)
     behind = world.spawn(third.semaphore("a", 2, timeout=SOON).acquire)
+    await world.until_waiting(client, "a", 2)
     await first.join()
+    snapshot = await client.inspect("a")
+    assert len(snapshot.holders) == 2 and not snapshot.waiters, "its leaving served the next"
     theirs = await behind.join()
-    assert hold.is_held and theirs.is_held and not (await client.inspect("a")).waiters
+    assert hold.is_held and theirs.is_held
     await theirs.release()
 
 
@@ -322,6 +325,10 @@ async def test_what_is_no_semaphore_cannot_be_resized(world: World) -> None:
             await semaphore.resize(5)
         assert semaphore.permits == 4
         assert await client.rwlock("a").write().try_acquire() is None
+    async with other.lock("a"):
+        with raises(ConfigurationError, "'a'", "a lock"):
+            await semaphore.resize(5)
+        assert await client.lock("a").try_acquire() is None
     await semaphore.resize(5)  # of a name that nobody uses: only this object knows
     async with client.semaphore("a", 5):
         assert await semaphore.try_acquire(5) is None and await semaphore.available() == 4

@@ -256,9 +256,9 @@ class SimBackend:
         assert isinstance(answer, Granted | Gone)
         return answer
 
-    async def resize(self, name: str, slots: int, budget: float) -> int:
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
         execute = self.server.execute
-        return int(await self._ask(budget, lambda: execute(name, law.resize, slots)))
+        return int(await self._ask(budget, lambda: execute(name, law.resize, expected, slots)))
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._bells.watch(claim.id, wake)

@@ -108,10 +108,10 @@ def a_resize_forgets_those_who_wait() -> Iterator[None]:
     """They are served by the size that it had."""
     honest = law.resize
 
-    def resize(book: Book, slots: int) -> int:
+    def resize(book: Book, expected: int, slots: int) -> int:
         places = [row for fair in (True, False) for row in book.waiting(fair=fair)]
         sizes = [row.slots for row in places]
-        had = honest(book, slots)
+        had = honest(book, expected, slots)
         for row, size in zip(places, sizes, strict=True):
             row.slots = size
         return had
@@ -123,7 +123,7 @@ def a_resize_forgets_those_who_wait() -> Iterator[None]:
 @contextmanager
 def a_resize_is_not_done() -> Iterator[None]:
     """And nobody is told."""
-    with patch.object(law, "resize", lambda book, slots: law._slots(book, 0)):
+    with patch.object(law, "resize", lambda book, expected, slots: law._slots(book, 0)):
         yield
 
 

@@ -67,10 +67,15 @@ class Witness:
                 if not grant.again and rule.history is not None:
                     rule.history.may_expire(row.id, ends)
             return False
+        known = self.grants.get(row.id)
+        if known is not None and known.fence == row.fence and self.set_back:
+            # Its lease had ended and was not cleared away yet when the clock was set back.
+            known.over, rule.live[row.id] = False, known
+            return False
         if row.fence <= rule.last_fence:
             self.accuse("P3", f"fence {row.fence} of {row.id} after {rule.last_fence}")
         rule.last_fence = max(rule.last_fence, row.fence)
-        again = row.id in self.grants
+        again = known is not None
         grant = Grant(row.id, rule.name, row.fence, ends, self.world.time, again=again)
         self.grants[row.id] = rule.live[row.id] = grant
         if not again and rule.history is not None:

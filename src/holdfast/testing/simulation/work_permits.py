@@ -44,6 +44,9 @@ class Permits(Holding):
             await permits.resize(core, self.terms(size, 1), to)
         except (BackendError, Cancelled):
             return
+        except ConfigurationError:
+            await self._learn(core, size)
+            return
         self._known[core] = to
         self.place.counts["resized"] += 1
         if alone and rule.resizes == count and not self.witness.server.restarts:

@@ -1,15 +1,16 @@
 -- Give a semaphore another size. Those who hold more than there is now go on; a waiter that wants
--- more asks again, and is told. What is no semaphore stays as it is.
+-- more asks again, and is told. What is of another size than expected stays as it is: it may be a
+-- lock, whose holder others would join.
 -- KEYS  holds, queue, places
--- ARGV  slots, how many a semaphore can have at most
+-- ARGV  the size that is expected, the new one
 -- → the size it had; 0 if nobody holds it or waits for it
-local slots = tonumber(ARGV[1])
+local slots = tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@law
 local book = open(KEYS[1], KEYS[2], KEYS[3], now, true)
 local had = slots_of(book) or 0
-if had == 0 or had > tonumber(ARGV[2]) then
+if had ~= tonumber(ARGV[1]) then
   return had
 end
 for id, hold in pairs(book.holds) do
