@@ -179,6 +179,8 @@ class Holding:
                 await self.backend.release_many(some, _budget_for(some))
             except BackendError as error:
                 log.warning("holdfast: release of %d unknown: %s", len(some), error)
+                for claim in some:
+                    self.keeper.see_off(claim)
 
     def _step_out(self, held: Held, now: float, take: int) -> bool:
         """One step out; whether it was the last, so that the store is to be told."""
@@ -293,9 +295,11 @@ class Holding:
             await backend.leave(claim, max(limit, 0.01))
         except BackendError as error:
             log.warning("holdfast: release of %s unknown: %s", shown(claim.name), error)
+            self.keeper.see_off(claim)
 
     def _release_unknown(self, held: Held, error: BackendError) -> BackendError:
         rest = max(held.deadline - self.runtime.now(), 0.0)
+        self.keeper.see_off(held.claim)
         return BackendError(
             f"whether {shown(held.claim.name)} was released is unknown, the store did not answer: "
             f"{error}. It is renewed no more and frees itself in at most {rest:.1f} s",

@@ -58,8 +58,11 @@ class Keeper:
         # Some stores know when all that is held may be lost at once, and say so.
         on_gone = getattr(backend, "on_gone", None)
         self._in_session = on_gone is not None
+        self._leave_for = LEAVE_FOR
         if on_gone is not None:
             on_gone(self.look)
+            # A session that we could not reach for so long has ended.
+            self._leave_for += 2 * backend.capabilities.session
 
     @property
     def running(self) -> bool:
@@ -130,8 +133,7 @@ class Keeper:
         overdue, work = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())
-            if self._in_session:
-                self.abandon(held.claim)  # as long as our session lives, the store would keep it
+            self.see_off(held.claim)
         if work:
             try:
                 await self._renew(work)
@@ -143,9 +145,15 @@ class Keeper:
         """Nobody wants it any more, and the store did not answer when it was told so."""
         now = self.runtime.now()
         with self._ledger.mutex:
-            self._ledger.abandoned[claim.id] = (claim, now + LEAVE_FOR)
+            self._ledger.abandoned[claim.id] = (claim, now + self._leave_for)
             self._leaves_at = min(self._leaves_at, now + LEAVE_EVERY)
         self.mind(now + LEAVE_EVERY)
+
+    def see_off(self, claim: Claim) -> None:
+        """It is over for us, and whether the store knows that is unknown. A lease ends it there;
+        where holds end with a session, nothing does as long as our session lives."""
+        if self._in_session:
+            self.abandon(claim)
 
     async def _leave_abandoned(self, now: float) -> None:
         """Rule 6. One that is not answered is enough to know that the store is still away."""
