@@ -143,7 +143,7 @@ def test_without_a_majority_belief_ends_on_time_and_nobody_gets_it(
 def test_who_is_cut_off_from_all_three_believes_no_more_before_another_gets_it(
     agent: Make, three: Any, networks: Networks, name: str
 ) -> None:
-    mine, other = agent(networks.url), agent(three.url)
+    mine, other = agent(networks.url, lease=30), agent(three.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=LONG))
     waiting(other)

@@ -94,7 +94,8 @@ def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_place(
 def test_who_is_cut_off_believes_no_more_before_another_gets_it(
     agent: Make, network: Any, far: str, zookeeper_server: Any, name: str, fault: str
 ) -> None:
-    mine, other = agent(far), agent(zookeeper_server.url)
+    # Its lease is longer: what ends is the session.
+    mine, other = agent(far, lease=30), agent(zookeeper_server.url)
     told: list[float] = []
     hold = mine.do(
         lambda client: client.lock(name, on_lost=lambda h: told.append(time.monotonic())).acquire()
