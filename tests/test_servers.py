@@ -45,6 +45,16 @@ def test_without_root_it_says_what_is_missing_and_goes_on(tmp_path):
     assert not (tmp_path / "asked").exists()
 
 
+def test_a_jar_is_looked_for_where_java_keeps_them(tmp_path):
+    needed = "no-such.jar some-package\n"
+    there = next(iter(sorted(Path("/usr/share/java").glob("*.jar"))), None)
+    if there is not None:
+        needed += f"{there.name} present\n"
+        assert program(there.name) == str(there)
+    done = ensure(needed, tmp_path, user="1000")
+    assert "missing some-package:" in done.stderr and program("no-such.jar") is None
+
+
 @pytest.mark.skipif(not glob("/usr/lib/postgresql/*/bin/postgres"), reason="not Debian's")
 def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")

@@ -23,7 +23,15 @@ BEGIN_IN = 0.2  # seconds from the signal until all begin together
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["__main__", "holdfast", "holdfast.aio", "filelock", "redis.asyncio", "redis_lock"]
+    [
+        "__main__",
+        "holdfast",
+        "holdfast.aio",
+        "filelock",
+        "redis.asyncio",
+        "redis_lock",
+        "kazoo.client",
+    ]
 )
 
 

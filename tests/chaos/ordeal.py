@@ -330,8 +330,8 @@ def main() -> None:
     url, name, kind, rounds, lease, colours, out = sys.argv[1:]
     witness = Witness(url, name, float(lease), colours.split(","))
     random.seed(name)
-    if url.startswith("redis:"):
-        importlib.import_module("holdfast.backends.redis.store")  # once, not in every contender
+    if (scheme := url.partition(":")[0]) in ("redis", "zookeeper"):
+        importlib.import_module(f"holdfast.backends.{scheme}.store")  # once, not in each contender
     try:
         witness.call_up()
         print("ready", flush=True)

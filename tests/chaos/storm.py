@@ -1,10 +1,13 @@
-"""A storm: workers in many processes on one Redis, and a director that lets everything go wrong.
+"""A storm: workers in many processes on one store, and a director that lets everything go wrong.
 
 The director is sequential: one fault at a time, then it waits until every name is handed over
 again, and measures how long that took. What the workers saw meanwhile is for `storm_verdict`.
 
-Near workers contend for all names and far ones for ``slow`` alone, each side through a proxy of
+Near workers contend for all names and far ones for ``slow`` alone, each side through proxies of
 its own, so that the far side can be cut off from a store that others still reach.
+
+What can go wrong with any store is here; a store's own faults are with it (`storm_redis`,
+`storm_zookeeper`).
 """
 
 from __future__ import annotations
@@ -21,19 +24,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storm_verdict import Amnesia
 
 import holdfast
 from holdfast import clock
-from holdfast.backends.redis import scripts
 from holdfast.testing.faults import FaultProxy
 
-if TYPE_CHECKING:
-    from servers.redis_server import RedisServer
-
-LEASES = {"quick": 0.5, "usual": 0.8, "slow": 1.3}
 NEAR = ("threads", "tasks", "threads")
 PATIENCE = 15.0  # for anything that must come; then the storm fails
 POLL = 0.005
@@ -72,8 +70,13 @@ class Program:
 
 
 class Storm:
-    def __init__(self, server: RedisServer, seed: int) -> None:
-        self.server = server
+    """``leases`` are those of the names, of which ``slow`` is one. ``module`` is what workers need
+    of the store, loaded once for all."""
+
+    leases: dict[str, float]
+    module: str
+
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.amnesias: list[Amnesia] = []
         # Kind of fault → name, and seconds from when it could go on until it did.
@@ -82,6 +85,13 @@ class Storm:
         self.near: dict[int, str] = {}  # pid → colour
         self.far: dict[int, str] = {}
         self.records: list[list[Any]] = []
+
+    def ports(self) -> list[int]:
+        """Of the servers, on loopback."""
+        raise NotImplementedError
+
+    def url(self, ports: Sequence[int]) -> str:
+        raise NotImplementedError
 
     @contextmanager
     def raging(self) -> Iterator[Storm]:
@@ -92,14 +102,15 @@ class Storm:
             self.path = f"{folder}/witness"
             witness = Program("storm_witness.py", self.path, errors=errors)
             stack.callback(witness.end)
-            self.nursery = Program("storm_workers.py", errors=errors)
+            self.nursery = Program("storm_workers.py", self.module, errors=errors)
             stack.callback(self.nursery.end)
             self.line = stack.enter_context(socket.socket(socket.AF_UNIX))
             self.line.connect(self.path)
             self.answers = stack.enter_context(self.line.makefile())
-            upstream = ("127.0.0.1", self.server.port)
-            self.near_net = stack.enter_context(FaultProxy(upstream))
-            self.far_net = stack.enter_context(FaultProxy(upstream))
+            self.near_nets, self.far_nets = (
+                [stack.enter_context(FaultProxy(("127.0.0.1", port))) for port in self.ports()]
+                for _side in ("near", "far")
+            )
             for colour in NEAR:
                 self.spawn(colour)
             self.spawn("threads", far=True)
@@ -119,9 +130,8 @@ class Storm:
     # -- workers -------------------------------------------------------------------------------
 
     def spawn(self, colour: str, *, far: bool = False) -> None:
-        net = self.far_net if far else self.near_net
-        url = f"redis://127.0.0.1:{net.port}/0"
-        leases = {"slow": LEASES["slow"]} if far else LEASES
+        url = self.url([net.port for net in (self.far_nets if far else self.near_nets)])
+        leases = {"slow": self.leases["slow"]} if far else self.leases
         pid = self.nursery("spawn", colour, url, self.path, leases)
         (self.far if far else self.near)[pid] = colour
 
@@ -143,7 +153,7 @@ class Storm:
         until = clock.now() + PATIENCE
         while not (record := self.ask("first", name, since, but)):
             if clock.now() > until:
-                with holdfast.connect(self.server.url) as client:
+                with holdfast.connect(self.url(self.ports())) as client:
                     raise AssertionError(f"nobody got it any more: {client.inspect(name)}")
             time.sleep(POLL)
         return float(record[6])
@@ -157,19 +167,19 @@ class Storm:
             assert clock.now() < until, f"of {names} only {caught} are handed over"
             time.sleep(POLL)
         # At some moment of their leases, renewed or not.
-        time.sleep(self.random.uniform(0, 0.4) * min(LEASES[name] for name in names))
+        time.sleep(self.random.uniform(0, 0.4) * min(self.leases[name] for name in names))
         return {name: record[3] for name, record in caught.items()}
 
-    def goes_on(self, kind: str, since: float, names: Sequence[str] = tuple(LEASES)) -> None:
+    def goes_on(self, kind: str, since: float, names: Sequence[str] = ()) -> None:
         self.faults[kind] += 1
-        for name in names:
+        for name in names or self.leases:
             self.recoveries[kind].append((name, self.first(name, since) - since))
 
     def calm(self) -> None:
         """Let every name go round. A claim that was given up on may have been executed all the
         same, and nobody knows of it: when its turn has come and gone, the next fault is measured
         alone."""
-        for name in LEASES:
+        for name in self.leases:
             moment = clock.now()
             for _ in range(ROUND):
                 moment = self.first(name, moment)
@@ -178,16 +188,8 @@ class Storm:
     # -- faults of workers ---------------------------------------------------------------------
 
     def kill_holders(self) -> None:
-        caught = self.catch(list(LEASES))
+        caught = self.catch(list(self.leases))
         self.kill(caught, sorted(set(caught.values()))[:2])
-
-    def kill_all_after_their_ears(self) -> None:
-        """Who waits is cut off from its bells, and has time to be heard again: so when it is dead,
-        it is known to be dead, and nothing is granted to it."""
-        caught = self.catch(list(LEASES), list(self.near))
-        self.faults["killed ears"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
-        time.sleep(0.1)
-        self.kill(caught, list(self.near))
 
     def kill(self, caught: dict[str, int], victims: list[int]) -> None:
         """Those, among them holders of names. Who asks next gets it a lease later, at most."""
@@ -207,13 +209,13 @@ class Storm:
 
     def stop_a_holder(self) -> None:
         """For longer than any lease; then it goes on, and writes without looking."""
-        name = self.random.choice(list(LEASES))
+        name = self.random.choice(list(self.leases))
         pid = self.catch([name])[name]
         self.faults["stop"] += 1
         stopped = clock.now()
         self.nursery("stop", pid)
         self.recoveries["stop"].append((name, self.first(name, stopped, [pid]) - stopped))
-        time.sleep(max(stopped + 1.1 * LEASES["slow"] - clock.now(), 0))
+        time.sleep(max(stopped + 1.1 * self.leases["slow"] - clock.now(), 0))
         self.nursery("cont", pid)
         self.ask("answer", name, "rush")
 
@@ -221,7 +223,7 @@ class Storm:
         """Wherever it is in its turn, and for a part of a lease."""
         pid = self.random.choice(list(self.near))
         self.nursery("stop", pid)
-        time.sleep(self.random.uniform(0.1, 1.0) * LEASES["quick"])
+        time.sleep(self.random.uniform(0.1, 1.0) * self.leases["quick"])
         self.nursery("cont", pid)
         self.goes_on("short stop", clock.now())
 
@@ -229,87 +231,35 @@ class Storm:
         """Its own clock must end its belief before the others get it."""
         pid = self.catch(["slow"], list(self.far))["slow"]
         self.ask("answer", "slow", "stay")
-        self.far_net.latency = latency
-        time.sleep(LEASES["slow"] * self.random.uniform(0.5, 0.75))
+        for net in self.far_nets:
+            net.latency = latency
+        time.sleep(self.leases["slow"] * self.random.uniform(0.5, 0.75))
         self.faults["cut off"] += 1
         cut = clock.now()
-        self.far_net.black_hole()
+        for net in self.far_nets:
+            net.black_hole()
         self.recoveries["cut off"].append(("slow", self.first("slow", cut, [pid]) - cut))
         until = cut + PATIENCE
         while not self.ask("fallen", pid):
             assert clock.now() < until, "who was cut off believes for ever"
             time.sleep(POLL)
-        self.far_net.latency = 0
-        self.far_net.heal()
+        for net in self.far_nets:
+            net.latency = 0
+            net.heal()
         self.nursery("kill", pid)  # one of the other colour comes
         self.replace(pid)
 
     def cut_off_a_distant_holder(self) -> None:
         """Its last renewals are answered late, though within their budget: whoever counted from the
         answers would believe in it for too long."""
-        self.cut_off_a_holder(LEASES["slow"] / 16)
+        self.cut_off_a_holder(self.leases["slow"] / 16)
 
-    # -- faults of the server and of connections -----------------------------------------------
-
-    def restart_empty(self) -> None:
-        """Those who hold it stay, and must learn that nobody knows them any more."""
-        for name in self.catch(list(LEASES)):
-            self.ask("answer", name, "stay")
-        began = clock.now()
-        self.server.kill()
-        fence = int(clock.wall() * 1e6)
-        self.server.restart(keep_data=False)
-        self.amnesias.append(Amnesia(began, clock.now(), fence))
-        self.goes_on("empty restart", clock.now())
-
-    def restart_with_data(self) -> None:
-        self.server.restart(keep_data=True)
-        self.goes_on("restart", clock.now())
-
-    def freeze_shortly(self) -> None:
-        self.freeze(0.3 * LEASES["quick"], "short freeze")
-
-    def freeze_for_long(self) -> None:
-        self.freeze(1.2 * LEASES["slow"], "long freeze")
-
-    def freeze(self, seconds: float, kind: str) -> None:
-        self.server.pause()
-        time.sleep(seconds)
-        self.server.resume()
-        self.goes_on(kind, clock.now())
-
-    def kill_clients(self) -> None:
-        """Half of all connections, whoever's they are."""
-        with self.server.client() as client:
-            for one in client.client_list():
-                if self.random.random() < 0.5:
-                    self.faults["killed connections"] += client.client_kill_filter(_id=one["id"])
-        self.goes_on("kill of connections", clock.now())
-
-    def kill_ears(self) -> None:
-        self.faults["killed ears"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
-        self.goes_on("kill of ears", clock.now())
-
-    def flush_scripts(self) -> None:
-        self.server.call("SCRIPT", "FLUSH")
-        self.goes_on("flushed scripts", clock.now())
+    # -- faults of connections -----------------------------------------------------------------
 
     def reset_connections(self) -> None:
-        self.near_net.reset()
+        for net in self.near_nets:
+            net.reset()
         self.goes_on("reset", clock.now())
-
-    def drop_replies(self) -> None:
-        verb = self.random.choice([scripts.CLAIM, scripts.RELEASE, scripts.RENEW, scripts.REFRESH])
-        then = self.random.choice(["reset", "silence"])
-        before = self.near_net.dropped
-        self.near_net.drop_replies(3, match=verb.sha.encode(), then=then)  # type: ignore[arg-type]
-        until = clock.now() + 0.5
-        while self.near_net.dropped - before < 3 and clock.now() < until:
-            time.sleep(POLL)
-        self.near_net.drop_replies(0)
-        self.near_net.heal()
-        self.faults["dropped replies"] += self.near_net.dropped - before
-        self.goes_on("drop", clock.now())
 
     # -- all of it -----------------------------------------------------------------------------
 

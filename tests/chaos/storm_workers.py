@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -38,7 +39,6 @@ from typing import Any
 from ordeal import done
 
 import holdfast
-import holdfast.backends.redis.store  # here once, not in every worker
 from holdfast import clock
 from holdfast.errors import AcquireTimeout, BackendError, HoldLost
 from holdfast.runtime.blocking import run
@@ -265,6 +265,7 @@ class Nursery:
 
 
 def main() -> None:
+    importlib.import_module(sys.argv[1])  # here once, not in every worker
     nursery = Nursery()
     print("ready", flush=True)
     try:

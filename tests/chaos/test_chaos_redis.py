@@ -77,11 +77,11 @@ def test_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_from_i
 def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes_on(
     new_redis: NewRedis,
 ) -> None:
-    from storm import LEASES, Storm
+    from storm_redis import LEASES, RedisStorm
     from storm_verdict import judge
 
     server = new_redis()
-    storm = Storm(server, seed=1)
+    storm = RedisStorm(server, seed=1)
     with storm.raging():
         storm.rage(PROGRAMME)
         codes, left, errors = storm.finish()

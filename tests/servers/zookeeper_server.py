@@ -215,6 +215,10 @@ class ZooKeepers:
         """A plain client of all, connected. Stop and close it."""
         return started(self.hosts, **options)
 
+    def say(self, word: str) -> str:
+        """The leader's answer."""
+        return self.leader().say(word)
+
     def _new_nodes(self) -> list[ZooKeeperServer]:
         if self._number == 1:
             alone = ZooKeeperServer()

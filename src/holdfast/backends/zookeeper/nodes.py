@@ -44,7 +44,9 @@ NEW, WAITS, HOLDS, PASSED = "n", "w", "h", "p"
 # Everything printable in ASCII that means nothing in a path or here. What is left over is escaped.
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "/%")
 # Of kazoo and Curator: see `foreign`.
-_CONTENDER = re.compile(r"(.*?)(-?\d{10})").fullmatch
+# A number has ten digits, and after 2^31 contenders a sign. A line before it that is none, as in
+# Curator's `lock-`, must not be taken for one: then all its nodes would stand before ours.
+_CONTENDER = re.compile(r"(.*?(?:__lock__|lock-)(?=-?\d{10}$)|.*?)(-[12]\d{9}|\d{10})").fullmatch
 _OURS = re.compile(r"([0-9a-f]{32})__lock__").fullmatch
 _NODE = re.compile(r"([std])-(\d+)-(\d+)-([0-9a-f]{32})-(-?\d{10})").fullmatch
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState, KeeperState
@@ -62,6 +62,7 @@ if _kazoo_log.level == logging.NOTSET:
 OPEN_PATIENCE = 3.0
 CLOSE_PATIENCE = 0.5
 _NOBODY: set[Any] = set()
+NEVER = float("inf")
 _FLAGS = {Kind.PERSISTENT: 0, Kind.EPHEMERAL: 1, Kind.NUMBERED: 2, Kind.PLACE: 3}
 
 
@@ -187,6 +188,7 @@ class Session:
         self._client: Any = None
         self._connected: list[Callable[[], None]] = []
         self._opened_at = 0.0
+        self._suspended_at = NEVER
         self._was_connected = False
         # Seconds that the server's wall clock is ahead of our own clock, at least.
         self._offset: float | None = None
@@ -237,7 +239,7 @@ class Session:
     def _open(self) -> None:
         handler = _Handler()
         hosts = self.address.hosts
-        handler.attempt = self.address.timeout / (1 + hosts.count(",")) / 2
+        handler.attempt = self.address.timeout / (2 + hosts.count(",")) / 2
         retry = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5}
         try:
             client = KazooClient(
@@ -251,18 +253,31 @@ class Session:
             )
         except (KazooException, OSError) as error:
             raise BackendError(f"{self.where}: {error}", transient=False) from error
+        connection = client._connection
         # The only place where kazoo knows what the server agreed to.
-        connect = client._connection._connect
+        connect, invoke = connection._connect, connection._invoke
 
         def agreed(*args: Any) -> Any:
+            if clock.now() > self._suspended_at + self.timeout:
+                # Nothing is believed in any more. If only the answers are lost, each attempt to go
+                # on with the session would keep it alive, and what is held in it, for nobody.
+                raise SessionExpiredError
             read_timeout, connect_timeout = connect(*args)
+            self._suspended_at = NEVER
             self.timeout = read_timeout * 1.5 / 1e3
             # Here, and not by a listener: the user is known to the server by now.
             self._was_connected = True
             self._tell_connected()
-            return read_timeout, connect_timeout
+            # kazoo would hear nothing for two thirds of the session before it asks another server,
+            # and what we believe in ends after three quarters.
+            return read_timeout / 2, connect_timeout
 
-        client._connection._connect = agreed
+        def bounded(timeout: float, *said: Any, **more: Any) -> Any:
+            # A server that is paused, or starting, accepts and does not answer. kazoo would wait
+            # for it as long as the whole session lasts.
+            return invoke(min(timeout, handler.attempt), *said, **more)
+
+        connection._connect, connection._invoke = agreed, bounded
         client.add_listener(self._changed)
         self._opened_at, self._was_connected = clock.now(), False
         self._client = client
@@ -276,8 +291,10 @@ class Session:
 
     def _changed(self, state: Any) -> None:
         if state == KazooState.SUSPENDED:
+            self._suspended_at = clock.now()
             self.on_suspended()
         elif state == KazooState.LOST:
+            self._suspended_at = NEVER
             self._tell_connected()  # who waits for it finds out why there is none
             self.on_lost()
 

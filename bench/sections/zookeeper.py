@@ -1,0 +1,129 @@
+"""ZooKeeper when nobody is in the way: against a bare socket, and against kazoo's Lock.
+
+The limit is a blocking socket that sends two requests per cycle that were encoded before, create
+and delete of one ephemeral node, and reads the answers without parsing them. "kazoo create +
+delete" is the same on kazoo's connection: what a lock could do at best that stands on it. kazoo's
+Lock is measured as one object that is used again and again, which spares it a request, and made
+for each cycle, as ours is. Every write is forced to disk, as on a server that was just installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+
+import holdfast
+import holdfast.aio
+
+from ._line import Line, number, times
+from ._rounds import Rounds, Subject, interleaved
+from ._zookeeper import SESSION, Bare, Server, create, delete
+
+OF_THE_SOCKET = 0.5  # targets of SPEED.md
+OF_KAZOO = 1.4
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (4, 0.15) if quick else (15, 0.4)
+    with Server() as server:
+        kazoo = KazooClient(f"127.0.0.1:{server.port}", timeout=SESSION)
+        kazoo.start()
+        try:
+            return _measured(server, kazoo, rounds, seconds)
+        finally:
+            kazoo.stop()
+            kazoo.close()
+
+
+def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -> list[Line]:
+    bare = Bare(server.port)
+    again = kazoo.Lock("/theirs/1")
+    with holdfast.connect(server.url) as client, asyncio.Runner() as runner:
+        tasks = holdfast.aio.connect(server.url)
+        subjects = {
+            "holdfast": _cycle(lambda: client.lock("orders:42")),
+            "holdfast, a task": _task_cycle(runner, lambda: tasks.lock("orders:43")),
+            "socket, create + delete": _two_requests(bare, "/bare"),
+            "kazoo create + delete": _two_calls(kazoo, "/plain"),
+            "kazoo Lock": _cycle(lambda: again),
+            "kazoo Lock, made each time": _cycle(lambda: kazoo.Lock("/theirs/2")),
+        }
+        found = interleaved(subjects, rounds=rounds, seconds=seconds)
+        ours = _requests(server, subjects["holdfast"])
+        theirs = _requests(server, subjects["kazoo Lock"])
+        runner.run(tasks.close())
+    bare.close()
+    what = "1 thread: with client.lock(name)"
+    task = "1 task: async with aclient.lock(name)"
+    return [
+        _line(found, what, "socket, create + delete", OF_THE_SOCKET),
+        _line(found, what, "kazoo create + delete"),
+        _line(found, what, "kazoo Lock", OF_KAZOO),
+        _line(found, what, "kazoo Lock, made each time"),
+        _line(found, task, "socket, create + delete", subject="holdfast, a task"),
+        Line("requests per cycle", ours, "", f"kazoo Lock {number(theirs)}"),
+    ]
+
+
+def _line(
+    found: Rounds, what: str, other: str, least: float | None = None, subject: str = "holdfast"
+) -> Line:
+    against = f"{other} {number(found.per_second(other))}/s"
+    ratio, rate = found.faster(subject, other), found.per_second(subject)
+    if least is None:
+        return Line(what, rate, "cycles/s", against, f"{ratio:.2f}×")
+    return times(what, rate, "cycles/s", against, ratio, least)
+
+
+def _requests(server: Server, subject: Subject, count: int = 100) -> float:
+    """Packets that the server received for one cycle; signs of life hardly count among them."""
+    before = server.received()
+    subject(count)
+    # Asking is one packet too, and so is saying goodbye.
+    return round((server.received() - before) / count, 1)
+
+
+def _cycle(made: Callable[[], Any]) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with made():
+                pass
+
+    return cycle
+
+
+def _task_cycle(runner: asyncio.Runner, made: Callable[[], Any]) -> Subject:
+    async def cycle(count: int) -> None:
+        for _ in range(count):
+            async with made():
+                pass
+
+    return lambda count: runner.run(cycle(count))
+
+
+def _two_requests(bare: Bare, path: str) -> Subject:
+    claim, release = create(path), delete(path)
+    if bare.ask(claim) or bare.ask(release):
+        raise RuntimeError("the limit must be the limit of a lock that works")
+    send, receive = bare.socket.sendall, bare.socket.recv
+
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            send(claim)
+            receive(4096)
+            send(release)
+            receive(4096)
+
+    return cycle
+
+
+def _two_calls(kazoo: KazooClient, path: str) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            kazoo.create(path, b"", ephemeral=True)
+            kazoo.delete(path)
+
+    return cycle
