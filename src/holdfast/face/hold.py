@@ -50,7 +50,7 @@ class HoldFace:
     @property
     def fence(self) -> int:
         """The growing number of this hold: let the resource refuse a lower one. Never changes."""
-        if self._held.claim.layout:
+        if self._held.claim.layout and not self._held.fence:
             raise Unsupported(
                 f"{self.name!r} is a plain lock (layout {self._held.claim.layout!r}), which has no "
                 "fence: nothing can refuse a stale writer"

@@ -23,19 +23,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, SessionExpiredError
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState, KeeperState
 
 from holdfast import clock
 from holdfast.backends.zookeeper.conditions import REFUSALS, Unreachable, explained
+from holdfast.backends.zookeeper.handler import CreateContainer, Handler
 from holdfast.backends.zookeeper.requests import (
     Children,
     Create,
@@ -75,49 +74,6 @@ class Address(NamedTuple):
     timeout: float
     said: dict[str, Any]
     acl: tuple[Any, ...]
-
-
-class _CreateContainer(wire.Create2):  # type: ignore[misc]
-    """kazoo does not know it: a node that the server removes when its last child is gone."""
-
-    type = 19
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """No worker threads: our watches do not block, and are told on the connection's thread."""
-
-    attempt = 1.0
-
-    def start(self) -> None:
-        self._running = True
-
-    def stop(self) -> None:
-        self._running = False
-
-    def dispatch_callback(self, callback: Any) -> None:
-        try:
-            callback.func(*callback.args)
-        except Exception:  # kazoo's thread must go on
-            log.exception("holdfast: a watch stumbled")
-
-    def create_connection(self, *args: Any, **said: Any) -> Any:
-        # kazoo gives a host that does not answer as long as the whole session lasts, in which the
-        # others could be asked.
-        said["timeout"] = min(said.get("timeout") or self.attempt, self.attempt)
-        return super().create_connection(*args, **said)
-
-    def select(self, *args: Any, **said: Any) -> Any:
-        # Four times in every request; kazoo makes an object with a descriptor of its own for each.
-        try:
-            return select.select(*args, **said)
-        except ValueError:  # a descriptor above 1023
-            return super().select(*args, **said)
-
-    def spawn(self, func: Any, *args: Any, **said: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=said, name="holdfast-zookeeper")
-        thread.daemon = True
-        thread.start()
-        return thread
 
 
 class Batch:
@@ -237,7 +193,7 @@ class Session:
         return None
 
     def _open(self) -> None:
-        handler = _Handler()
+        handler = Handler()
         hosts = self.address.hosts
         handler.attempt = self.address.timeout / (2 + hosts.count(",")) / 2
         retry = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5}
@@ -331,7 +287,7 @@ class Session:
     def _packed(self, request: Request) -> Any:
         match request:
             case Create(path, data, Kind.CONTAINER):
-                return _CreateContainer(path, data, self.address.acl, 4)
+                return CreateContainer(path, data, self.address.acl, 4)
             case Create(path, data, kind):
                 return wire.Create2(path, data, self.address.acl, _FLAGS[kind])
             case Delete(path, version):

@@ -1,0 +1,57 @@
+"""What of kazoo is put otherwise: one thread, no queues, quick attempts to connect; and a request that
+it does not know."""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as wire
+
+log = logging.getLogger("holdfast")
+
+
+class CreateContainer(wire.Create2):  # type: ignore[misc]
+    """kazoo does not know it: a node that the server removes when its last child is gone."""
+
+    type = 19
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """No worker threads: our watches do not block, and are told on the connection's thread."""
+
+    attempt = 1.0
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        try:
+            callback.func(*callback.args)
+        except Exception:  # kazoo's thread must go on
+            log.exception("holdfast: a watch stumbled")
+
+    def create_connection(self, *args: Any, **said: Any) -> Any:
+        # kazoo gives a host that does not answer as long as the whole session lasts, in which the
+        # others could be asked.
+        said["timeout"] = min(said.get("timeout") or self.attempt, self.attempt)
+        return super().create_connection(*args, **said)
+
+    def select(self, *args: Any, **said: Any) -> Any:
+        # Four times in every request; kazoo makes an object with a descriptor of its own for each.
+        try:
+            return select.select(*args, **said)
+        except ValueError:  # a descriptor above 1023
+            return super().select(*args, **said)
+
+    def spawn(self, func: Any, *args: Any, **said: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=said, name="holdfast-zookeeper")
+        thread.daemon = True
+        thread.start()
+        return thread
