@@ -20,11 +20,18 @@ STORES = {
     "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
+    "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
 }
 
 
 def emptied(server):
     server.call("FLUSHALL")
+    return server
+
+
+def without_tables(server):
+    for table in ("holdfast_names", "holdfast_rows"):
+        server.call(f"DROP TABLE IF EXISTS {table}")
     return server
 
 

@@ -75,6 +75,12 @@ def _open_redis(url: str) -> Store:
     return open_redis(url)
 
 
+def _open_postgres(url: str) -> Store:
+    from holdfast.backends.postgres.store import open_postgres
+
+    return open_postgres(url)
+
+
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
@@ -94,4 +100,6 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
 }
