@@ -22,7 +22,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	    { echo "install python3-venv first (as root: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    coverage editables filelock hatchling hiredis hypothesis lupa mypy "psycopg[binary]" \
+	    asyncmy coverage editables filelock hatchling hiredis hypothesis lupa mypy "psycopg[binary]" \
 	    PyMySQL pytest pytest-timeout python-redis-lock redis ruff
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@

@@ -21,6 +21,7 @@ STORES = {
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
     "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
+    "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
 }
 
 
@@ -31,7 +32,8 @@ def emptied(server):
 
 def without_tables(server):
     for table in ("holdfast_names", "holdfast_rows"):
-        server.call(f"DROP TABLE IF EXISTS {table}")
+        with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {table}")
     return server
 
 

@@ -81,6 +81,12 @@ def _open_postgres(url: str) -> Store:
     return open_postgres(url)
 
 
+def _open_mysql(url: str) -> Store:
+    from holdfast.backends.mysql.store import open_mysql
+
+    return open_mysql(url)
+
+
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
@@ -102,4 +108,6 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "unix": _open_redis,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
+    "mysql": _open_mysql,
+    "mariadb": _open_mysql,
 }

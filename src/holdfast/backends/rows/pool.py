@@ -23,6 +23,8 @@ from holdfast.errors import BackendError
 MOST_LINKS = 8  # a database's connections are dear; a statement takes less than a millisecond
 LOOK_AFTER = 1.0  # a connection that was not used for so long may be closed by now
 IDLE = 60.0
+# Making the tables, once in the life of a database, may take longer than a budget allows.
+FURNISHING, AFTER_FURNISHING = 5.0, 0.25
 
 
 class Link(Protocol):
@@ -78,8 +80,8 @@ class BlockingTransport:
             try:
                 return link.ask(request, max(until - now, 0.001))
             except NoTables:
-                link.furnish(max(until - clock.now(), 0.001))
-                return link.ask(request, max(until - clock.now(), 0.001))
+                link.furnish(FURNISHING)
+                return link.ask(request, max(until - clock.now(), AFTER_FURNISHING))
         except NoTables:
             raise BackendError(
                 f"{self._where}: its tables are gone as soon as they are made"

@@ -12,7 +12,14 @@ from typing import Any, Protocol
 
 from holdfast import clock
 from holdfast.backends.rows.errors import Again, NoTables
-from holdfast.backends.rows.pool import IDLE, LOOK_AFTER, MOST_LINKS, breath
+from holdfast.backends.rows.pool import (
+    AFTER_FURNISHING,
+    FURNISHING,
+    IDLE,
+    LOOK_AFTER,
+    MOST_LINKS,
+    breath,
+)
 from holdfast.errors import BackendError
 
 
@@ -101,8 +108,8 @@ class TaskTransport:
             try:
                 return await link.ask(request, max(until - clock.now(), 0.001))
             except NoTables:
-                await link.furnish(max(until - clock.now(), 0.001))
-                return await link.ask(request, max(until - clock.now(), 0.001))
+                await link.furnish(FURNISHING)
+                return await link.ask(request, max(until - clock.now(), AFTER_FURNISHING))
         except NoTables:
             raise BackendError(
                 f"{self._where}: its tables are gone as soon as they are made"
