@@ -105,29 +105,26 @@ class BlockingTransport:
                 link = self._free.pop()
             except IndexError:
                 break
-            if now - link.used <= LOOK_AFTER or not (now - link.used > IDLE or link.is_stale()):
+            if now - link.used <= LOOK_AFTER:
+                self._close_one_that_is_idle(now)
+                return link
+            if now - link.used <= IDLE and not link.is_stale():
                 return link
             self._drop(link)
         link = self._connect(max(until - now, 0.001))
         self._all.add(link)
         return link
 
+    def _close_one_that_is_idle(self, now: float) -> None:
+        try:
+            if self._free and now - self._free[0].used > IDLE:
+                self._drop(self._free.pop(0))
+        except IndexError:
+            pass  # another thread was faster
+
     def _drop(self, link: Any) -> None:
         self._all.discard(link)
         link.close()
-
-    def tidy(self) -> None:
-        """Close what has been idle for long. Called by whoever has time."""
-        before = clock.now() - IDLE
-        while self._free and self._free[0].used < before:
-            try:
-                link = self._free.pop(0)
-            except IndexError:
-                return
-            if link.used < before:
-                self._drop(link)
-            else:
-                self._free.append(link)
 
     async def pause(self, attempt: int) -> None:
         time.sleep(breath(attempt))
@@ -152,5 +149,5 @@ class BlockingTransport:
 
 
 def breath(attempt: int) -> float:
-    """How long to rest after so many attempts: at random, growing, and short."""
-    return random.random() * min(0.0002 * 2.0**attempt, 0.02)
+    """How long to rest after so many attempts: at random, growing, short, and at first not."""
+    return random.random() * min(0.0002 * (2.0 ** min(attempt, 9) - 2.0), 0.02)
