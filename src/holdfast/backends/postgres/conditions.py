@@ -19,7 +19,6 @@ AGAIN = {
 _CONDITIONS = {
     "25006": (False, "it is read-only, a standby perhaps: give the address of the primary"),
     "42501": (False, "docs/postgresql.md lists the least rights that are needed"),
-    "42703": (False, "its tables were made by another version of holdfast, or by somebody else"),
     "28P01": (False, "the user name or the password is wrong"),
     "28000": (False, "it does not let this user in: see its pg_hba.conf"),
     "3D000": (False, "there is no such database"),
@@ -42,6 +41,8 @@ def explained(code: str, said: str, where: str) -> Exception:
     if code in AGAIN:
         return Again(AGAIN[code])
     transient, hint = _CONDITIONS.get(code, (code[:2] in ("08", "53", "57", "58"), ""))
+    if code.startswith("42") and not hint:
+        hint = "its tables were made by another version of holdfast, or by somebody else"
     said = said.strip().splitlines()[0] if said.strip() else "an error without words"
     return BackendError(f"{where} said: {said}{f' ({hint})' if hint else ''}", transient=transient)
 

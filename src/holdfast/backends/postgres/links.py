@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 from collections.abc import Generator
 from typing import Any
 
@@ -140,11 +139,12 @@ class Link:
             return _run(waits, clock.now() + budget)
         except TimeoutError:
             raise self.late(budget) from None
+        except (BackendError, Again, NoTables):  # in this order: a BackendError is an OSError
+            raise
         except (psycopg.Error, OSError) as error:
             raise self.lost(error) from error
-        except BaseException as error:
-            if not isinstance(error, BackendError | Again | NoTables):
-                self.broken = True  # Ctrl-C, say: an answer may still come
+        except BaseException:
+            self.broken = True  # Ctrl-C, say: an answer may still come
             raise
 
     # ---- bells ---------------------------------------------------------------------------------
@@ -161,14 +161,9 @@ class Link:
 
     def is_stale(self) -> bool:
         """Did the server close it while we did not look? It says why before it does."""
-        with socket.socket(fileno=os.dup(self.fd)) as sock:
-            try:
-                sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-                return True
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True
+        poll = select.poll()
+        poll.register(self.fd, READ)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.broken = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from holdfast.backends.rows.tasks import TaskTransport
 
 CAPABILITIES = Capabilities(store="postgresql", across="network", survives_restart=True)
 SPEECH = PostgresSpeech()
+_PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
 
 class Listener:
@@ -134,9 +136,10 @@ def open_postgres(url: str) -> PostgresStore:
             raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
     try:
         said = conninfo_to_dict(url)
+        readable = not parts.fragment and _PORTS(str(said.get("port") or "")) is not None
     except psycopg.Error:
-        said = None  # what it says may quote a password
-    if said is None or parts.fragment:
+        readable = False  # what it says may quote a password
+    if not readable:
         raise ConfigurationError(
             "not a PostgreSQL URL: postgresql://user:password@host:port/database is one, where "
             "/ ? # @ in a password are written as %2F %3F %23 %40"

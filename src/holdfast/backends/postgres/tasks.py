@@ -42,11 +42,12 @@ class TaskLink:
                 return await self._awaited(waits)
         except TimeoutError:
             raise self._link.late(budget) from None
+        except (BackendError, Again, NoTables):  # in this order: a BackendError is an OSError
+            raise
         except (psycopg.Error, OSError) as error:
             raise self._link.lost(error) from error
-        except BaseException as error:
-            if not isinstance(error, BackendError | Again | NoTables):
-                self._link.broken = True  # cancelled: an answer may still come
+        except BaseException:
+            self._link.broken = True  # cancelled: an answer may still come
             raise
 
     async def _awaited(self, waits: Waits) -> Any:

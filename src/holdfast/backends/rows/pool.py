@@ -21,7 +21,7 @@ from holdfast.backends.rows.errors import Again, NoTables
 from holdfast.errors import BackendError
 
 MOST_LINKS = 8  # a database's connections are dear; a statement takes less than a millisecond
-LOOK_AFTER = 1.0  # a connection that was not used for so long may be closed by now
+LOOK_AFTER = 0.05  # a connection that was not used for so long is looked at: it may be closed
 IDLE = 60.0
 # Making the tables, once in the life of a database, may take longer than a budget allows.
 FURNISHING, AFTER_FURNISHING = 5.0, 0.25
