@@ -17,6 +17,7 @@ from servers.programs import program
 
 if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
+    from servers.pgbouncer_server import PgBouncerServer
     from servers.postgres_server import PostgresServer
     from servers.redis_server import RedisServer
 
@@ -69,6 +70,16 @@ def postgres_server() -> Iterator[PostgresServer]:
     from servers.postgres_server import PostgresServer
 
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
+    """A PgBouncer of the test's own, in transaction mode, before the PostgreSQL of all tests."""
+    need("pgbouncer", driver="psycopg")
+    from servers.pgbouncer_server import PgBouncerServer
+
+    with PgBouncerServer(postgres_server) as server:
         yield server
 
 

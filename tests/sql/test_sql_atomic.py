@@ -131,6 +131,55 @@ def test_a_step_that_read_before_somebody_wrote_writes_nothing_and_rings_nobody(
     assert not write(late)  # it would bring back what was released
     assert not run(first.inspect("n", BUDGET)).holders
 
+    late = read(claimed("n", 9))
+    assert isinstance(run(second.claim(holder, BUDGET)), Granted)
+    assert isinstance(law.claim(late, claimed("n", 9)), Granted)
+    assert not write(late)  # taken meanwhile by one statement
+    assert run(second.release(holder, BUDGET))
+    late = read(claimed("n", 9))
+    assert isinstance(run(second.claim(holder, BUDGET)), Granted)
+    assert run(second.release(holder, BUDGET))
+    assert isinstance(law.claim(late, claimed("n", 9)), Granted)
+    assert not write(late)  # its fence might be one that was given meanwhile
+
+
+def test_who_comes_later_does_not_overtake_who_waits_for_a_holder_that_is_over(backends, database):
+    """Also if it knows nothing of the crowd."""
+    run(backends[0].claim(claimed("n", 1), BUDGET))
+    run(backends[0].claim(claimed("n", 2), BUDGET))
+    database.call(f"UPDATE holdfast_names SET ends = {database.ago(1)}")
+    assert isinstance(run(backends[1].claim(claimed("n", 3, wait=False), BUDGET)), Busy)
+    assert [one.who.pid for one in run(backends[2].inspect("n", BUDGET)).holders] == [2]
+
+
+def test_a_release_serves_who_waits_also_if_the_releaser_does_not_know_of_it(backends):
+    run(backends[0].claim(claimed("n", 1), BUDGET))
+    run(backends[1].claim(claimed("n", 2), BUDGET))
+    assert run(backends[0].release(claimed("n", 1), BUDGET))
+    assert [one.who.pid for one in run(backends[2].inspect("n", BUDGET)).holders] == [2]
+
+
+def test_a_bell_before_it_is_written_would_be_believed(backends, monkeypatch):
+    """So nobody is rung by a step that others were faster than."""
+    first, second = backends[:2]
+    holder, waiter = claimed("n", 1), claimed("n", 2)
+    fence = run(first.claim(holder, BUDGET)).fence
+    run(first.claim(waiter, BUDGET))
+    rung: list[Any] = []
+    run(first.watch(waiter, rung.append, 0.0))
+    write, heard = first._speech.write, []
+
+    def late(*said: Any) -> Any:
+        heard.append(list(rung))
+        if len(heard) == 1:
+            run(second.renew([holder], [fence], BUDGET))  # which is faster
+        return write(*said)
+
+    monkeypatch.setattr(first._speech, "write", late)
+    assert run(first.release(holder, BUDGET))
+    assert heard == [[], []]  # in vain, and again
+    assert [grant is not None for grant in rung] == [True]
+
 
 def test_nothing_is_locked_between_reading_and_writing(backends):
     """A process that is stopped in the middle of a step holds up nobody."""
