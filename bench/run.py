@@ -21,7 +21,7 @@ from sections._line import Line, number, table
 
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
-    "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "primitives",
+    "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "primitives", "sql",
 )  # fmt: skip
 
 

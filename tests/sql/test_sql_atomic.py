@@ -11,7 +11,7 @@ import pytest
 from holdfast.backends.rows.backend import mark_of
 from holdfast.backends.rows.book import RowBook
 from holdfast.core import law
-from holdfast.model import Busy, Claim, Granted
+from holdfast.model import Busy, Claim, Gone, Granted
 from holdfast.runtime.blocking import run
 
 BUDGET = 5.0
@@ -150,6 +150,30 @@ def test_who_comes_later_does_not_overtake_who_waits_for_a_holder_that_is_over(b
     database.call(f"UPDATE holdfast_names SET ends = {database.ago(1)}")
     assert isinstance(run(backends[1].claim(claimed("n", 3, wait=False), BUDGET)), Busy)
     assert [one.who.pid for one in run(backends[2].inspect("n", BUDGET)).holders] == [2]
+
+
+def test_who_joins_the_queue_of_a_holder_that_is_over_serves_the_first(backends, database):
+    run(backends[0].claim(claimed("n", 1), BUDGET))
+    run(backends[0].claim(claimed("n", 2), BUDGET))
+    database.call(f"UPDATE holdfast_names SET ends = {database.ago(1)}")
+    assert isinstance(run(backends[1].claim(claimed("n", 3), BUDGET)), Busy)
+    shown = run(backends[2].inspect("n", BUDGET))
+    assert [one.who.pid for one in shown.holders] == [2]
+    assert [one.who.pid for one in shown.waiters] == [3]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_renewal_brings_nothing_back_and_tells_the_fence_that_it_is_held_under(
+    backends, database, slots
+):
+    claims = [claimed("n", number, slots=slots) for number in range(slots)]
+    fences = [run(backends[0].claim(claim, BUDGET)).fence for claim in claims]
+    wrong = [fence + 1000 for fence in fences]
+    assert [one.fence for one in run(backends[1].renew(claims, wrong, BUDGET))] == fences
+    for table in ("holdfast_names", "holdfast_rows"):
+        database.call(f"UPDATE {table} SET ends = {database.ago(1)}")
+    assert run(backends[1].renew(claims, fences, BUDGET)) == [Gone()] * slots
+    assert not run(backends[2].inspect("n", BUDGET)).holders
 
 
 def test_a_release_serves_who_waits_also_if_the_releaser_does_not_know_of_it(backends):

@@ -51,10 +51,12 @@ MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COM
 # What a connection is, asked once: behind a pooler it is not the one that we were told of; a
 # standby and a read-only database cannot lock.
 CHECK = "SELECT pg_backend_pid(), current_setting('transaction_read_only'), pg_is_in_recovery()"
-# Steps are short. One that waits longer than any budget waits for nobody.
+# Steps are short. One that waits longer than any budget waits for nobody. Plans do not depend on
+# what is asked for, and making one takes longer than the statement.
 SETTINGS = (
     "SET statement_timeout = 6000; SET lock_timeout = 6000; "
-    "SET default_transaction_isolation = 'read committed'"
+    "SET default_transaction_isolation = 'read committed'; "
+    "SET plan_cache_mode = force_generic_plan"
 )
 
 # $1 hash, $2 name, $3 id, $4 who, $5 take, $6 slots, $7 lease, $8 fair, $9 home.
