@@ -188,7 +188,7 @@ class RowBook:
         for row in self.holds.values():
             if row.id != in_seat:
                 kept.add(row.id)
-                if row.id in self._touched or row.id not in self._stored:
+                if row.id in self._touched:
                     put.append((HOLD, 0, row))
         for entry in self._places.values():
             claim_id = entry[2].id
