@@ -23,7 +23,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    asyncmy coverage editables filelock hatchling hiredis hypothesis lupa mypy "psycopg[binary]" \
-	    PyMySQL pytest pytest-timeout python-redis-lock redis ruff
+	    PyMySQL pytest pytest-timeout pytest-xdist python-redis-lock redis ruff
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 

@@ -1,6 +1,9 @@
 """What ``make test`` runs after style and types: all tests with coverage, the simulation, a
 summary.
 
+The conformance cases mostly wait, so several run at the same time, each worker with servers of its
+own. The other tests have the machine for themselves.
+
 Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
 the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
 tests run a few of them under measurement.
@@ -22,8 +25,12 @@ REDIS_SEEDS = "800"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
+CONFORMANCE = "tests/test_conformance.py"
+WORKERS = "6"
+
 STEPS = {
-    "tests": [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]],
+    "conformance": [*COVERAGE, "run", "-m", "pytest", "-n", WORKERS, CONFORMANCE, *sys.argv[1:]],
+    "tests": [*COVERAGE, "run", "-m", "pytest", f"--ignore={CONFORMANCE}", *sys.argv[1:]],
     "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
     "simulation of Redis": [
         sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
@@ -51,7 +58,7 @@ def main() -> int:
     for name, command in STEPS.items():
         print(f"\n=== {name}", flush=True)
         began = time.monotonic()
-        measured = environment if name == "tests" else os.environ
+        measured = environment if name in ("conformance", "tests") else os.environ
         code = subprocess.run(command, cwd=ROOT, env=measured).returncode
         results[name] = (code, time.monotonic() - began)
         if name == "coverage data":

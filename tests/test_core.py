@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
 from holdfast.core.acquire import _believed
 from holdfast.core.explain import ago, describe
-from holdfast.core.ledger import State, Waiting
+from holdfast.core.keeper import LEAVE_EVERY, Keeper
+from holdfast.core.ledger import Ledger, State, Waiting
 from holdfast.core.terms import Terms
 from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot, Waiter, Who
 from holdfast.runtime.blocking import ThreadSignal, run
@@ -217,6 +221,26 @@ def test_a_keeper_that_stumbles_goes_on(holdfast_client, holdfast_clock, caplog)
         holdfast_clock.advance(100)
         assert hold.is_held
     assert "the keeper stumbled, and goes on" in caplog.text
+
+
+def test_a_keeper_that_is_stopped_while_it_leaves_does_not_oversleep():
+    now, pauses = [0.0], []
+
+    async def leave(*said):
+        now[0] += 12.0  # the process is paused just here
+        raise BackendError("away")
+
+    async def hear(pause):
+        pauses.append(pause)
+        keeper.stop()
+
+    runtime = SimpleNamespace(now=lambda: now[0], mutex=nullcontext, spawn=lambda *said: None)
+    backend = SimpleNamespace(leave=leave, hear=hear, poke=lambda: None)
+    keeper = Keeper(runtime, backend, Ledger(runtime))
+    keeper.abandon(Claim("default:n", "1", "who", 30.0))
+    now[0] = 1.0
+    run(keeper.run())
+    assert pauses == [LEAVE_EVERY]
 
 
 def test_a_loss_is_marked_once(holdfast_client):

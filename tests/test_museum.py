@@ -222,9 +222,9 @@ def test_redis_py_a_claim_id_cannot_be_guessed(shop: Shop) -> None:
         assert max(map(column.count, column)) < 20
     # A neighbour's id does not follow from ours.
     mine = clients[0].lock("a").acquire().detach()
-    version, claim_id, _, lease = mine.split(":")
+    version, claim_id, _, *terms = mine.split(":")
     theirs = clients[1].lock("b").acquire()
-    forged = ":".join((version, claim_id, str(theirs.fence), lease))
+    forged = ":".join((version, claim_id, str(theirs.fence), *terms))
     with pytest.raises(NotHeld):
         clients[0].attach("b", forged)
     assert theirs.is_held
@@ -557,3 +557,191 @@ def test_a_bell_of_a_grant_that_is_over_is_not_believed(shop: Shop) -> None:
     for wake in list(shop.store.bells._wakes.values()):
         wake(Granted(1, 30.0))
     assert waiting() is None
+
+
+# ---- latches, turns and leaders: Redisson, ShedLock, Curator ------------------------------------
+
+
+def test_redisson_a_latch_that_was_never_set_is_not_open(shop: Shop) -> None:
+    latch = shop.client().latch("a", 1)
+    assert latch.remaining() == 1
+    assert latch.wait(0) is False and latch.wait(0.05) is False
+    waiter = in_thread(lambda: latch.wait(SOON))
+    until(lambda: shop.client().inspect("a").waiters)
+    assert shop.client().latch("a", 1).count_down()
+    assert waiter() is True
+
+
+def test_shedlock_a_foreign_process_cannot_end_a_turn(shop: Shop) -> None:
+    client, foreign = shop.client(), shop.client()  # same host, same pid, same thread even
+    seen: list[Any] = []
+
+    def job() -> str:
+        seen.append(foreign.once_every("1d", name="job")(lambda: "foreign")())
+        with pytest.raises(NotHeld):
+            foreign.lock("job").release()
+        seen.append(foreign.once_every("1d", name="job")(lambda: "foreign")())
+        return "ran"
+
+    assert client.once_every("1d", name="job")(job)() == "ran"
+    assert seen == [None, None]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_shedlock_a_run_that_lost_its_turn_does_not_end_the_next_ones(
+    shop: Shop, at_work: bool
+) -> None:
+    """When it comes to its end, the next is at work, or has left its mark."""
+    client, other = shop.client(), shop.client()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def next_one() -> str:
+        begun.set()
+        assert go_on.wait(SOON)
+        return "next"
+
+    def late() -> None:
+        time.sleep(0.5)
+        running.append(in_thread(other.once_every("1d", name="job")(next_one)))
+        assert begun.wait(SOON)
+        if not at_work:
+            go_on.set()
+            assert running[0]() == "next"
+
+    running: list[Callable[[], Any]] = []
+    with pytest.raises(HoldLost):
+        client.once_every("1d", name="job", at_most=0.2)(late)()
+    third = client.once_every("1d", name="job")(lambda: "third")
+    assert third() is None
+    go_on.set()
+    assert running[0]() == "next" and third() is None
+
+
+def test_curator_a_leader_that_lost_the_lead_does_not_say_that_it_leads(shop: Shop) -> None:
+    client, other = shop.client(lease=0.6), shop.client()
+    lead = client.election("a", metadata="old").lead()
+    hold = lead.acquire()
+    assert other.break_hold("a", hold.fence)
+    theirs = other.election("a", metadata="new").lead(timeout=0).acquire()
+    assert hold.wait_lost(SOON)
+    assert not hold.is_held and not lead.is_held
+    leader = client.election("a").leader()
+    assert leader is not None and (leader.metadata, leader.term) == ("new", theirs.fence)
+    with pytest.raises(HoldLost):
+        lead.acquire(timeout=0)
+
+
+# ---- Redisson, pottery: many at once ----------------------------------------------------------
+
+
+def crashing(shop: Shop, **terms: Any) -> tuple[holdfast.Client, Callable[[], None]]:
+    """A client whose process ends in the middle of everything when told so."""
+    gone: list[str] = []
+
+    def hook(verb: str, moment: str) -> None:
+        if gone:
+            raise BackendError("this process is no more")
+
+    return shop.client(hook, **terms), lambda: gone.append("crashed")
+
+
+def test_redisson_a_semaphore_does_not_leak_the_permits_of_a_crash(shop: Shop) -> None:
+    (dying, crash), other = crashing(shop), shop.client()
+    dying.semaphore("a", 3).acquire(2)
+    mine = other.semaphore("a", 3).acquire()
+    crash()
+    assert other.semaphore("a", 3).try_acquire(2) is None
+    shop.ahead += 25
+    mine.renew()
+    assert other.semaphore("a", 3).available() == 0
+    shop.ahead += 6
+    with other.semaphore("a", 3).acquire(2, timeout=SOON):
+        assert mine.is_held and other.semaphore("a", 3).available() == 0
+    assert other.semaphore("a", 3).available() == 2
+
+
+def test_redisson_a_permit_of_a_crashed_process_ends_with_its_lease(shop: Shop) -> None:
+    (dying, crash), other = crashing(shop), shop.client()
+    permit = dying.permits("a", 1, lease=20).acquire()
+    crash()
+    shop.ahead += 19
+    assert other.permits("a", 1).try_acquire() is None
+    shop.ahead += 2
+    again = other.permits("a", 1).acquire(timeout=SOON)
+    with pytest.raises(HoldLost):
+        other.permits("a", 1).release(permit)
+    other.permits("a", 1).release(again)
+
+
+def test_redisson_writers_do_not_starve(shop: Shop) -> None:
+    """Readers that overlap, so that there is never an instant without one."""
+    clients = [shop.client() for _ in range(3)]
+    wrote = threading.Event()
+    reads: list[int] = []
+
+    def read(number: int) -> int:
+        while not wrote.is_set():
+            with clients[number % 2].rwlock("a", timeout=60).read() as hold:
+                reads.append(hold.fence)
+                time.sleep(0.01)
+        return number
+
+    readers = [in_thread(lambda number=number: read(number)) for number in range(5)]
+    until(lambda: len(reads) > 20)
+    writing = clients[2].rwlock("a").write().try_acquire(timeout=SOON)
+    wrote.set()
+    assert writing is not None, "readers that come later went past the writer for ever"
+    writing.release()
+    assert [reader() for reader in readers] == [0, 1, 2, 3, 4]
+
+
+def test_redisson_the_lease_of_a_crashed_reader_is_not_kept_by_the_others(shop: Shop) -> None:
+    """One key with one expiry for all readers: as long as one reads, nobody's lease ends."""
+    (dying, crash), other, third = crashing(shop), shop.client(), shop.client()
+    fence = dying.rwlock("a").read().acquire().fence
+    mine = other.rwlock("a").read().acquire()
+    crash()
+    for _ in range(2):
+        shop.ahead += 16
+        mine.renew()
+    assert fence not in [holder.fence for holder in third.inspect("a").holders]
+    assert third.rwlock("a").write().try_acquire() is None and mine.is_held
+    mine.release()
+    with third.rwlock("a", timeout=0).write():
+        pass
+
+
+def test_redisson_a_multi_lock_is_not_held_when_its_first_name_ended_meanwhile(shop: Shop) -> None:
+    """RedLock without a validity check: what was got first may be over when the last is got."""
+    client, other = shop.client(lease=0.6), shop.client()
+    blocker = other.lock("b").acquire()
+    refused: list[HoldLost] = []
+
+    def wait() -> bool:
+        try:
+            client.multi_lock("a", "b").acquire(timeout=SOON)
+        except HoldLost as error:
+            refused.append(error)
+        return True
+
+    waiting = in_thread(wait)
+    until(lambda: other.inspect("b").waiters)
+    (holder,) = other.inspect("a").holders
+    other.break_hold("a", holder.fence)
+    theirs = other.lock("a").acquire(timeout=0)
+    until(lambda: client.statistics().lost)
+    blocker.release()
+    assert waiting() and [error.name for error in refused] == ["a"]
+    assert theirs.is_held and other.names() == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_pottery_a_multi_lock_that_fails_leaves_no_orphans(shop: Shop, moment: str) -> None:
+    """redlock-py too: one of several is not to be had, and the others stay locked."""
+    other = shop.client()
+    blocker = other.lock("c").acquire()
+    lost = Fails("claim_many", moment, 1)
+    client = shop.client(lost)
+    assert client.multi_lock("a", "b", "c").try_acquire() is None
+    assert lost.seen.count("claim_many") == 2 and other.names() == ["c"]
+    blocker.release()

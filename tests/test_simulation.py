@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from holdfast.testing.simulate import main
 from holdfast.testing.simulation import scenario
 from holdfast.testing.simulation.bugs import BUGS
+from holdfast.testing.simulation.cast import KINDS, cast_of
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
 from holdfast.testing.simulation.redis import RedisServer
 from holdfast.testing.simulation.scenario import run_seed
@@ -31,6 +33,16 @@ def test_trouble_really_happens():
     assert sum(report.lost for report in reports) > 20
     assert sum(report.renewed for report in reports) > 100
     assert sum(report.timed_out for report in reports) > 20
+
+
+def test_every_kind_of_name_is_used_and_does_what_it_is_for():
+    kinds = Counter(kind for seed in range(1, 121) for kind in cast_of(seed))
+    assert kinds.keys() == KINDS.keys()
+    assert kinds["lock"] > 40  # plain locks stay well covered
+    happened = sum((run_seed(seed).counts for seed in range(1, 121)), Counter())
+    for what in ("downgraded", "resized", "several", "elected", "counted", "let through"):
+        assert happened[what] > 20, what
+    assert happened["gathered"] > 200
 
 
 def test_a_seed_replays_exactly():
@@ -67,7 +79,7 @@ def test_a_witness_that_sees_nothing_is_noticed(monkeypatch, capsys):
 
 
 def test_failing_seeds_are_shown_so_that_they_can_be_replayed(capsys):
-    with BUGS["one_more_than_there_are"]():
+    with BUGS["one_more_than_there_are"].plant():
         assert main(["--seeds", "2", "--first", "5"]) == 1
     shown = capsys.readouterr().out
     assert "seed 5:" in shown and "P1 at" in shown and "2 failed" in shown

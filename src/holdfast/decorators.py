@@ -19,6 +19,7 @@ from holdfast.model import MOST_PERMITS
 OnBusy = Literal["raise", "skip"]
 Kind = Literal["lock", "read", "write"]
 F = TypeVar("F", bound=Callable[..., Any])
+GENERATES = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
 
 
@@ -30,11 +31,21 @@ def check_function(function: Any, call: str) -> None:
     """Refuse what cannot be decorated."""
     if not callable(function) or isinstance(function, type):
         raise ConfigurationError(f"{call} decorates a function: @client.{call}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if any(is_one(called) for is_one in GENERATES for called in _called(function)):
         raise ConfigurationError(
-            f"{function.__qualname__} is a generator: its body would run after the lock was "
-            "released. Take the lock inside it"
+            f"{function!r} is a generator: its body would run after the lock was released. Take "
+            "the lock inside it"
         )
+
+
+def is_async(function: Any) -> bool:
+    """Is it to be awaited? An object with an async ``__call__`` is, too: its body would else run
+    after the lock was released."""
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def _called(function: Any) -> tuple[Any, Any]:
+    return function, type(function).__call__
 
 
 def locked_by(
@@ -75,7 +86,7 @@ def locked_by(
             both = face.rwlock(name, **terms)
             return both.read() if kind == "read" else both.write()
 
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @functools.wraps(function)
             async def one_task_at_a_time(*args: Any, **kwargs: Any) -> Any:

@@ -138,11 +138,14 @@ def checked_timeout(timeout: object) -> float | None:
     """Seconds to wait: 0 asks once, None waits without end."""
     if timeout is None:
         return None
-    seconds = _number(timeout, "timeout")
+    return checked_span(timeout, "timeout", "0 asks once, None waits without end")
+
+
+def checked_span(span: object, what: str, hint: str) -> float:
+    """Seconds that pass, or none."""
+    seconds = _number(span, what)
     if seconds < 0:
-        raise ConfigurationError(
-            f"timeout={timeout!r} is negative: 0 asks once, None waits without end"
-        )
+        raise ConfigurationError(f"{what}={span!r} is negative: {hint}")
     return seconds
 
 

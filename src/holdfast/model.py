@@ -141,13 +141,15 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Who holds a name and who waits for it, in order, at one moment of the store."""
+    """Who holds a name and who waits for it, in order, at one moment of the store. ``crossed``
+    tells one who left that it had been granted just before."""
 
     name: str
     slots: int
     holders: tuple[Holder, ...] = ()
     waiters: tuple[Waiter, ...] = ()
     now: float = 0.0
+    crossed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

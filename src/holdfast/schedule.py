@@ -7,14 +7,13 @@ decoration. It knows the clients only by what it calls on them, so both faces us
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.decorators import check_function
+from holdfast.decorators import check_function, is_async
 from holdfast.errors import BackendError, ConfigurationError, HoldLost, NotHeld
-from holdfast.inputs import Seconds, checked_label, checked_lease, checked_name, checked_timeout
+from holdfast.inputs import Seconds, checked_label, checked_lease, checked_name, checked_span
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -34,6 +33,14 @@ def seconds_of(what: str, text: object) -> Any:
     return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
+def name_of(function: Any) -> str:
+    """Its own, unless it has none."""
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except AttributeError:
+        raise ConfigurationError(f"{function!r} has no name of its own: give it name=") from None
+
+
 def once_every_by(
     client: Callable[[], Scheduling],
     period: Seconds | str,
@@ -44,7 +51,7 @@ def once_every_by(
 ) -> Callable[[F], F]:
     """The decorator itself. ``client`` is asked at the first call."""
     every = checked_lease(seconds_of("period", period), what="period")
-    shortest = checked_timeout(seconds_of("at_least", at_least)) or 0.0
+    shortest = checked_span(seconds_of("at_least", at_least), "at_least", "0 is no such time")
     longest = None
     if at_most is not None:
         longest = checked_lease(seconds_of("at_most", at_most), what="at_most")
@@ -54,9 +61,9 @@ def once_every_by(
 
     def decorate(function: F) -> F:
         check_function(function, "once_every('5m')")
-        what = name or f"{function.__module__}.{function.__qualname__}"
+        what = name or name_of(function)
 
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @functools.wraps(function)
             async def one_task_per_period(*args: Any, **kwargs: Any) -> Any:

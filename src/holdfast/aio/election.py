@@ -7,8 +7,9 @@ from typing import Never, TypeVar
 
 from holdfast.aio.hold import Hold
 from holdfast.aio.lock import Lock
-from holdfast.errors import HoldLost
+from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.election import ElectionFace
+from holdfast.face.hold import add_note
 from holdfast.face.lock import DEFAULT, Default
 from holdfast.inputs import Seconds, checked_timeout
 from holdfast.model import Leader
@@ -36,8 +37,11 @@ class Leadership(Lock):
         if self.on_gained is not None:
             try:
                 self.on_gained(hold)
-            except BaseException:
-                await hold.release()
+            except BaseException as error:
+                try:
+                    await hold.release()
+                except (HoldLost, BackendError, NotHeld) as ours:
+                    add_note(error, ours)
                 raise
         return hold
 

@@ -8,6 +8,7 @@ share.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -26,6 +27,7 @@ Bell = tuple[str, Granted | None]
 
 SWEEP_ABOVE = 1000
 CAPABILITIES = Capabilities(store="memory", across="process")
+_private = itertools.count(1)
 
 
 class NameBook:
@@ -101,8 +103,11 @@ class MemoryStore:
     """All names, one clock, one lock. ``clock`` measures leases, ``wall`` dates and floors
     fences."""
 
-    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self.url = "memory://"
+    def __init__(
+        self, clock: Callable[[], float], wall: Callable[[], float], name: str = ""
+    ) -> None:
+        # An address of its own also for a private one: a multi-lock tells stores apart by it.
+        self.url = f"memory://{name or f'#{next(_private)}'}"
         self.clock = clock
         self.wall = wall
         self.last_fence = 0
@@ -268,5 +273,5 @@ def open_memory(url: str) -> MemoryStore:
         return MemoryStore(clock.now, clock.wall)
     with _shared_mutex:
         if parts.netloc not in _shared:
-            _shared[parts.netloc] = MemoryStore(clock.now, clock.wall)
+            _shared[parts.netloc] = MemoryStore(clock.now, clock.wall, parts.netloc)
         return _shared[parts.netloc]

@@ -36,10 +36,11 @@ async def count_down(core: Core, terms: Terms) -> bool:
 
 
 async def pass_through(core: Core, terms: Terms, timeout: float | None) -> bool:
-    """Wait for the others; False: the time was over, and our place is given up."""
+    """Wait for the others; False: the time was over, and our place is given up. Unless we were let
+    through just before: the others have gone on and count on us."""
     outcome = await core.attempt(terms, timeout)
     if not isinstance(outcome, Held):
-        return False
+        return outcome is not None and outcome.crossed
     try:
         await core.release(outcome)
     except (BackendError, HoldLost) as error:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
-from holdfast.core.keeper import Keeper, budget_for
+from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.terms import FOREVER, Terms
 from holdfast.errors import BackendError, HoldfastError, NotHeld
-from holdfast.model import ALL_SLOTS, Claim, Granted
+from holdfast.model import ALL_SLOTS, Claim, Gone, Granted
 
+T = TypeVar("T")
 log = logging.getLogger("holdfast")
 MANY = 100  # in one request: more would keep a store from others for too long
 
@@ -101,23 +103,43 @@ class Holding:
             return self.give_back(held, error)
         return None if known else self.give_back(held, known)
 
-    async def release_many(self, several: Sequence[Held]) -> list[HoldfastError]:
-        """One step out of each, in as few requests as the store can; what went wrong with any."""
+    async def release_many(self, several: Sequence[tuple[Held, int]]) -> list[HoldfastError]:
+        """One step out of each, as `release` does, in as few requests as the store can; what went
+        wrong with any. Cancelled or interrupted, all of them are given back nevertheless."""
         errors: list[HoldfastError] = []
         last: list[Held] = []
+        reads_on: list[Held] = []
+        late: list[Claim] = []
         now = self.runtime.now()
-        for held in several:
+        for held, take in several:
             try:
                 if now >= held.deadline:
                     self.settle(held)
                 if held.state is LOST and held.count > 0:
-                    await self._unwind_lost(held)
-                if self._step_out(held, now, held.claim.take):
+                    errors.append(held.loss())
+                    if self._step_out_of_loss(held):
+                        late.append(held.claim)
+                elif held.unknown or self._step_out(held, now, take):
                     last.append(held)
+                elif held.claim.take == ALL_SLOTS and not held.writes:
+                    reads_on.append(held)
             except HoldfastError as error:
                 errors.append(error)
-        for start in range(0, len(last), MANY):
-            errors += await self._give_back_many(last[start : start + MANY])
+        try:
+            for start in range(0, len(last), MANY):
+                errors += await self._give_back_many(last[start : start + MANY])
+            await self._release_again_many(late)
+            for held in reads_on:
+                try:
+                    await self._become_reader(held)
+                except HoldfastError as error:
+                    errors.append(error)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            ending = [*(held.claim for held in last), *late]
+            await self.runtime.shielded(self._release_again_many(ending), MAX_BUDGET)
+            raise
         return errors
 
     async def _give_back_many(self, several: Sequence[Held]) -> list[HoldfastError]:
@@ -126,22 +148,17 @@ class Holding:
         claims = [held.claim for held in several]
         answers: Sequence[bool | None]
         errors: list[HoldfastError] = []
-        budget = budget_for(min(claim.lease for claim in claims))
         away: BackendError | None = None
         try:
-            answers = await self.backend.release_many(claims, budget / ATTEMPTS)
+            answers = await self.backend.release_many(claims, _budget_for(claims))
         except BackendError as error:
             answers = [None] * len(claims)
             away = None if error.transient else error
             for held in several:
                 held.unknown = True
-        except GeneratorExit:
-            raise
-        except BaseException:
-            await self.runtime.shielded(self._release_again_many(claims, budget), budget)
-            raise
         for held, known in zip(several, answers, strict=True):
             if known:
+                held.unknown = False
                 continue
             try:
                 if away is not None:
@@ -154,11 +171,14 @@ class Holding:
                 errors.append(error)
         return errors
 
-    async def _release_again_many(self, claims: Sequence[Claim], limit: float) -> None:
-        try:
-            await self.backend.release_many(claims, limit)
-        except BackendError as error:
-            log.warning("holdfast: release of %d unknown: %s", len(claims), error)
+    async def _release_again_many(self, claims: Sequence[Claim]) -> None:
+        """Out of them, as well as we can: the leases do the rest."""
+        for start in range(0, len(claims), MANY):
+            some = claims[start : start + MANY]
+            try:
+                await self.backend.release_many(some, _budget_for(some))
+            except BackendError as error:
+                log.warning("holdfast: release of %d unknown: %s", len(some), error)
 
     def _step_out(self, held: Held, now: float, take: int) -> bool:
         """One step out; whether it was the last, so that the store is to be told."""
@@ -183,33 +203,44 @@ class Holding:
         it keeps others out for longer, which is safe."""
         with self.ledger.mutex:
             held.claim = held.claim._replace(take=1)
-        budget = budget_for(held.claim.lease)
-        until = self.runtime.now() + budget
-        while True:
-            try:
-                answer = await self.backend.shrink(held.claim, budget / ATTEMPTS)
-                break
-            except BackendError as error:
-                if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
-                    raise BackendError(
-                        f"whether others may read {shown(held.claim.name)} now is unknown: {error}."
-                        " It is still held, as a reader",
-                        transient=error.transient,
-                    ) from error
-                await self.runtime.sleep(RETRY_PAUSE)
+        try:
+            ask = partial(self.backend.shrink, held.claim)
+            answer = await self._answered(held, ask)
+        except BackendError as error:
+            raise BackendError(
+                f"whether others may read {shown(held.claim.name)} now is unknown: {error}."
+                " It is still held, as a reader",
+                transient=error.transient,
+            ) from error
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
             self.check(held)
 
-    async def _unwind_lost(self, held: Held) -> NoReturn:
-        """One step out of what is lost. It may be lost to our clock alone: then the store is told,
-        by our own claim id, so that the next need not wait for the rest of the lease."""
+    async def _answered(self, held: Held, ask: Callable[[float], Awaitable[T]]) -> T:
+        """What the store says to it, asked again while the answer gets lost."""
+        budget = budget_for(held.claim.lease)
+        until = self.runtime.now() + budget
+        while True:
+            try:
+                return await ask(budget / ATTEMPTS)
+            except BackendError as error:
+                if not error.transient or self.runtime.now() + RETRY_PAUSE >= until:
+                    raise
+            await self.runtime.sleep(RETRY_PAUSE)
+
+    def _step_out_of_loss(self, held: Held) -> bool:
+        """One step out of what is lost; whether it was the last. It may be lost to our clock alone:
+        then the store is told, by our own claim id, so that the next need not wait for the rest of
+        the lease."""
         with self.ledger.mutex:
             held.count -= 1
             last = held.count == 0
             if last:
                 self.ledger.forget(held)
-        if last and not held.foreign:
+        return last and not held.foreign
+
+    async def _unwind_lost(self, held: Held) -> NoReturn:
+        if self._step_out_of_loss(held):
             limit = budget_for(held.claim.lease) / ATTEMPTS
             await self._release_again(self.backend, held.claim, limit)
         raise held.loss()
@@ -277,7 +308,8 @@ class Holding:
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:
                 if held.state is HELD and self.runtime.now() < held.deadline:
-                    held.claim = claim
+                    # Not the claim that we sent: a writer may have become a reader meanwhile.
+                    held.claim = held.claim._replace(lease=claim.lease)
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
                     held.believe(sent, claim.lease)
@@ -286,17 +318,25 @@ class Holding:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
 
-    async def detach(self, held: Held, lease: float | None = None) -> str:
+    async def detach(self, held: Held, until: float | None = None) -> str:
         """Let go of it without releasing; the text lets another process take it over, as long as
-        its lease lasts (or this one, from now on)."""
+        its lease lasts, or until then."""
         self.check(held)
-        claim = held.claim if lease is None else held.claim._replace(lease=lease)
         if held.count > 1:
             raise NotHeld(
                 f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
                 "acquired, not inside"
             )
-        answer = await self.backend.transfer(claim, False, budget_for(held.claim.lease))
+        try:
+            with self.ledger.mutex:
+                self.ledger.kept.pop(held.claim.id, None)  # a renewal would undo what we write
+            claim, answer = await self._let_go(held, until)
+        except BaseException:
+            with self.ledger.mutex:
+                if held.state is HELD:
+                    self.ledger.kept[held.claim.id] = held
+            self.keeper.mind(held.due)
+            raise
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
@@ -305,8 +345,27 @@ class Holding:
         self.ledger.tell(held)
         return f"hf1:{claim.id}:{held.fence}:{claim.lease!r}:{claim.slots}:{claim.take}"
 
+    async def _let_go(self, held: Held, until: float | None) -> tuple[Claim, Granted | Gone]:
+        """Asked again if the answer is lost: who believes that it holds what nobody will renew, or
+        that nothing was left behind where a mark was, would act on it."""
+        ends = self.runtime.now() + budget_for(held.claim.lease)
+        while held in self.keeper.sending and self.runtime.now() < ends:
+            await self.runtime.sleep(RETRY_PAUSE / 4)
+
+        async def ask(budget: float) -> tuple[Claim, Granted | Gone]:
+            claim = held.claim
+            if until is not None:
+                claim = claim._replace(lease=max(until - self.runtime.now(), 0.001))
+            return claim, await self.backend.transfer(claim, False, budget)
+
+        return await self._answered(held, ask)
+
     def _describe(self, owner: object) -> str:
         return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
+
+
+def _budget_for(claims: Sequence[Claim]) -> float:
+    return budget_for(min(claim.lease for claim in claims)) / ATTEMPTS
 
 
 async def wait_lost(several: Sequence[tuple[Holding, Held]], timeout: float | None) -> bool:

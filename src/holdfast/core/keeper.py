@@ -54,6 +54,7 @@ class Keeper:
         self._wakes_at = NEVER
         self._looks_at = -NEVER
         self._leaves_at = NEVER
+        self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
 
     @property
     def running(self) -> bool:
@@ -99,8 +100,9 @@ class Keeper:
                         idle_since = now
                     elif now - idle_since >= IDLE and self._retire():
                         return
-                    pause = IDLE if self._wakes_at == NEVER else max(self._wakes_at - now, 0.0)
-                    await self.backend.hear(pause)
+                    # From now on, not from when we began: leaving what was given up takes time.
+                    rest = self._wakes_at - self.runtime.now()
+                    await self.backend.hear(IDLE if rest == NEVER else max(rest, 0.0))
                 except Exception:  # whatever it is, the holds must be kept: say it, and go on
                     log.exception("holdfast: the keeper stumbled, and goes on")
                     await self.runtime.sleep(STUMBLE)
@@ -111,11 +113,15 @@ class Keeper:
         """Do what is due; whether there was anything."""
         if self._ledger.abandoned and now >= self._leaves_at:
             await self._leave_abandoned(now)
+            now = self.runtime.now()
         overdue, work = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())
         if work:
-            await self._renew(work)
+            try:
+                await self._renew(work)
+            finally:
+                self.sending = []
         return bool(overdue or work)
 
     def abandon(self, claim: Claim) -> None:
@@ -171,6 +177,7 @@ class Keeper:
             if work and not due:  # all of it early: not worth sending for
                 next_at = min(next_at, *(entry.due for entry in work))
                 work = []
+            self.sending = work
             self._wakes_at = self._looks_at = -NEVER if work or overdue else next_at
         return overdue, work
 

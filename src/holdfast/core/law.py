@@ -26,7 +26,7 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
 
@@ -155,10 +155,11 @@ def release(book: Book, claim: Claim) -> bool:
 
 def leave(book: Book, claim: Claim) -> Snapshot:
     """Give up the place, and a grant that crossed on the way; who is there, for the message."""
-    if not book.end_hold(claim.id) and (place := book.place(claim.id)) is not None:
+    crossed = book.end_hold(claim.id)
+    if not crossed and (place := book.place(claim.id)) is not None:
         book.drop_place(place)
     _serve(book)
-    return look(book, claim.name)
+    return replace(look(book, claim.name), crossed=crossed)
 
 
 def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:

@@ -15,7 +15,7 @@ from typing import ClassVar
 from holdfast.core.law import REFRESH
 from holdfast.core.ports import Runtime, Signal
 from holdfast.errors import HoldLost
-from holdfast.model import Claim, Granted, Statistics
+from holdfast.model import ALL_SLOTS, Claim, Granted, Statistics
 
 # Our clock may run slower than the store's by this much before belief outlives the lease. Quartz
 # is good for 0.0001, a virtual machine under load for less than 0.005.
@@ -69,7 +69,8 @@ class Held:
         self.owner = owner
         self.fence = fence
         self.count = 1
-        self.writes = 0  # of a read-write lock: how many of these entries are a writer's
+        # Of a read-write lock: how many of these entries are a writer's.
+        self.writes = 1 if claim.take == ALL_SLOTS else 0
         self.state = HELD
         self.cause = ""
         self.unknown = False  # its release was sent and never answered

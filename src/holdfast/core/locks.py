@@ -101,8 +101,6 @@ class Core(Holding):
         claim, owner, began = begun
         ledger = self.ledger
         held = Held(claim, owner, grant.fence, now, terms.renew, terms.ends_by(now))
-        if claim.take == ALL_SLOTS:
-            held.writes = 1
         if by_bell:
             held.believe_bell(sent, now, grant.lease)
         else:
@@ -172,15 +170,20 @@ class Core(Holding):
             raise
         except BaseException:
             # Cancelled, interrupted, refused: what the store has of this claim, nobody wants.
-            stray = ledger.kept.get(claim.id)
-            if stray is not None:
-                with ledger.mutex:
-                    ledger.end(stray, RELEASED, runtime.now())
+            self.forsake(claim)
             limit = budget_for(claim.lease) / 2
             await runtime.shielded(leave(self.backend, self.keeper, claim, limit), limit)
             raise
         finally:
             ledger.asking.discard(claim.id)
+
+    def forsake(self, claim: Claim) -> None:
+        """What was entered of a claim although nobody wants it."""
+        ledger = self.ledger
+        stray = ledger.kept.get(claim.id)
+        if stray is not None:
+            with ledger.mutex:
+                ledger.end(stray, RELEASED, self.runtime.now())
 
     def _reenter(self, mine: Held, take: int) -> Held:
         self.settle(mine)

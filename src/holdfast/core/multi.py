@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from holdfast.core.acquire import ask_until_known, leave
 from holdfast.core.holding import MANY
-from holdfast.core.keeper import budget_for
+from holdfast.core.keeper import MAX_BUDGET, budget_for
 from holdfast.core.ledger import HELD, Held
 from holdfast.core.locks import Begun, Core
 from holdfast.core.terms import FOREVER, Terms
@@ -39,6 +39,10 @@ class Refused(NamedTuple):
     outcome: Snapshot | None
 
 
+# By whom, what, and how many slots this entry asked for: a writer may enter again as a reader.
+Entry = tuple[Core, Held, int]
+
+
 def in_order(parts: Iterable[tuple[str, Part]]) -> list[Part]:
     """Sorted by name, then by the store's address; each once."""
     known = {(part.terms.name, url): part for url, part in parts}
@@ -56,14 +60,16 @@ async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held
             rest = None if timeout is None else max(until - runtime.now(), 0.0)
             refused = await _go_on(parts, held.index(None), held, rest)
             if refused is not None:
-                await release_all(_got(parts, held))
+                got = _got(parts, held)
+                held[:] = [None] * len(parts)  # or, interrupted now, we would step out twice
+                await release_all(got)
                 return refused
         got = _got(parts, held)
         now = runtime.now()
-        for core, one in got:
+        for core, one, _ in got:
             if one.state is not HELD or now >= one.deadline:
                 core.check(one)  # the first may be lost when the last is got
-        return [one for _, one in got]
+        return [one for _, one, _ in got]
     except GeneratorExit:
         raise
     except BaseException:
@@ -72,9 +78,9 @@ async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held
         raise
 
 
-def _got(parts: Sequence[Part], held: Sequence[Held | None]) -> list[tuple[Core, Held]]:
+def _got(parts: Sequence[Part], held: Sequence[Held | None]) -> list[Entry]:
     pairs = zip(parts, held, strict=True)
-    return [(part.core, one) for part, one in pairs if one is not None]
+    return [(part.core, one, part.terms.take) for part, one in pairs if one is not None]
 
 
 async def _go_on(
@@ -110,11 +116,12 @@ async def _go_on(
             runtime, lambda budget: ask(asked, budget), runtime.now(), limit
         )
         for (at, one), answer in zip(begun, answers, strict=False):
-            answered += 1
             terms = parts[at].terms
             if isinstance(answer, Granted):
                 held[at] = core.enter(terms, one, sent, now, answer, False)
+                answered += 1
                 continue
+            answered += 1  # it leaves by itself
             outcome = await core.attempt(terms, timeout, one, answer)
             if not isinstance(outcome, Held):
                 return Refused(parts[at], outcome)
@@ -134,6 +141,7 @@ async def _leave_all(core: Core, claims: Sequence[Claim]) -> None:
     """What the store has of them nobody wants. When it does not answer, the keeper goes on."""
     answers = True
     for claim in claims:
+        core.forsake(claim)
         if not answers:
             core.keeper.abandon(claim)
         elif await leave(core.backend, core.keeper, claim, budget_for(claim.lease)) is None:
@@ -146,9 +154,23 @@ async def renew_all(several: Iterable[tuple[Core, Held]], lease: float | None) -
         await core.renew(held, lease)
 
 
-async def release_all(several: Iterable[tuple[Core, Held]]) -> list[HoldfastError]:
-    """One step out of each, the last first; what went wrong."""
-    errors = []
-    for core, pairs in itertools.groupby(reversed(list(several)), key=lambda pair: pair[0]):
-        errors += await core.release_many([held for _, held in pairs])
+async def release_all(several: Iterable[Entry]) -> list[HoldfastError]:
+    """One step out of each, the last first; what went wrong. Cancelled or interrupted, all of them
+    are given back nevertheless. After an outcome that was unknown, asked again, those that are
+    known to be released are."""
+    entries = list(several)[::-1]
+    if any(held.unknown for _, held, _ in entries):
+        entries = [entry for entry in entries if entry[1].unknown]
+    groups = [(core, list(some)) for core, some in itertools.groupby(entries, lambda one: one[0])]
+    errors: list[HoldfastError] = []
+    try:
+        while groups:
+            core, some = groups.pop(0)
+            errors += await core.release_many([(held, take) for _, held, take in some])
+    except GeneratorExit:
+        raise
+    except BaseException:
+        rest = [entry for _, some in reversed(groups) for entry in reversed(some)]
+        await core.runtime.shielded(release_all(rest), MAX_BUDGET)
+        raise
     return errors

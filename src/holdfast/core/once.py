@@ -35,10 +35,8 @@ async def begin(core: Core, terms: Terms, period: float, at_least: float) -> Tur
 
 
 async def finish(core: Core, turn: Turn) -> None:
-    """We are done. `HoldLost` if it was lost meanwhile: then somebody else may have run too."""
+    """We are done: leave a mark, unless the time is over already. Then the block that we are in
+    gives the turn back. `HoldLost` if it was lost meanwhile: somebody else may have run too."""
     held, until = turn
-    rest = until - core.runtime.now()
-    if rest >= SHORTEST:
-        await core.detach(held, rest)
-    else:
-        await core.release(held)
+    if until - core.runtime.now() >= SHORTEST:
+        await core.detach(held, until)

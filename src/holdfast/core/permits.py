@@ -3,8 +3,9 @@ to whoever knows their id, not to a process."""
 
 from __future__ import annotations
 
+from holdfast.core.acquire import leave
 from holdfast.core.keeper import MAX_BUDGET, budget_for
-from holdfast.core.ledger import Held, shown
+from holdfast.core.ledger import HELD, RELEASED, Held, shown
 from holdfast.core.locks import Core
 from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError
@@ -24,7 +25,25 @@ async def resize(core: Core, terms: Terms, permits: int) -> None:
 async def take_permit(core: Core, terms: Terms, timeout: float | None) -> str | Snapshot | None:
     """The id of a permit that lasts as long as its lease, whatever becomes of this process."""
     outcome = await core.attempt(terms, timeout)
-    return await core.detach(outcome) if isinstance(outcome, Held) else outcome
+    if not isinstance(outcome, Held):
+        return outcome
+    try:
+        return await core.detach(outcome)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Cancelled, interrupted, not answered: its id, which nobody was told, nobody can give back.
+        limit = budget_for(terms.lease)
+        await core.runtime.shielded(_drop(core, outcome, limit), limit)
+        raise
+
+
+async def _drop(core: Core, held: Held, limit: float) -> None:
+    with core.ledger.mutex:
+        if held.state is HELD:
+            core.ledger.end(held, RELEASED, core.runtime.now())
+        core.ledger.forget(held)
+    await leave(core.backend, core.keeper, held.claim, limit)
 
 
 async def release_permit(core: Core, claim: Claim, fence: int) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
 from holdfast.core.ledger import LOST, Held, bare
-from holdfast.core.locks import Core
-from holdfast.core.multi import Part, in_order
+from holdfast.core.multi import Entry, Part, in_order
 from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError
 from holdfast.face.client import ClientFace
@@ -21,10 +20,11 @@ M = TypeVar("M", bound=Nested)
 class MultiHoldFace:
     """Holds of several names, which end together. Lost as soon as one of them is."""
 
-    __slots__ = ("__weakref__", "_on_lost", "_outer", "_pairs", "_told")
+    __slots__ = ("__weakref__", "_entries", "_on_lost", "_outer", "_pairs", "_told")
 
-    def __init__(self, pairs: Sequence[tuple[Core, Held]], on_lost: object = None) -> None:
-        self._pairs = pairs
+    def __init__(self, entries: Sequence[Entry], on_lost: object = None) -> None:
+        self._entries = entries
+        self._pairs = pairs = [(core, held) for core, held, _ in entries]
         self._on_lost = on_lost
         self._outer: Any = None
         self._told = False
@@ -41,6 +41,12 @@ class MultiHoldFace:
                 self._on_lost(self)
             except Exception:  # foreign code must not end the keeper
                 log.exception("holdfast: on_lost of %r raised", self.names)
+
+    def _tell_no_more(self) -> None:
+        """We are released; what was entered around us may still be lost."""
+        if callable(self._on_lost):
+            for core, held in self._pairs:
+                core.ledger.off_end(held, self._tell_lost)
 
     def _is_lost(self) -> bool:
         return any(held.state is LOST for _, held in self._pairs)
@@ -120,9 +126,9 @@ class MultiLockFace(Entered[M], Generic[M]):
     def _owner(self) -> object:
         return self._parts[0].core.runtime.owner()
 
-    def _pairs(self, held: Sequence[Held]) -> list[tuple[Core, Held]]:
+    def _entries(self, held: Sequence[Held]) -> list[Entry]:
         pairs = zip(self._parts, held, strict=True)
-        return [(part.core, one) for part, one in pairs]
+        return [(part.core, one, part.terms.take) for part, one in pairs]
 
 
 def parts_of(

@@ -43,7 +43,7 @@ class PermitsFace:
 
     def _taking(self, permits: int) -> Terms:
         """The terms of one acquisition: each is an owner of its own, nothing is re-entered."""
-        if permits != 1:
+        if permits != 1 or type(permits) is not int:  # True and 1.0 are equal to it
             permits = checked_permits(permits)
             if permits > self._terms.slots:
                 raise ConfigurationError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Never, TypeVar
 
-from holdfast.errors import HoldLost
+from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.election import ElectionFace
+from holdfast.face.hold import add_note
 from holdfast.face.lock import DEFAULT, Default
 from holdfast.inputs import Seconds, checked_timeout
 from holdfast.model import Leader
@@ -35,8 +36,11 @@ class Leadership(Lock):
         if self.on_gained is not None:
             try:
                 self.on_gained(hold)
-            except BaseException:
-                hold.release()
+            except BaseException as error:
+                try:
+                    hold.release()
+                except (HoldLost, BackendError, NotHeld) as ours:
+                    add_note(error, ours)
                 raise
         return hold
 

@@ -23,8 +23,11 @@ class MultiHold(MultiHoldFace):
         """Give all of them back, from any thread. `HoldLost` if one had ended before, `NotHeld` if
         they were released already, `BackendError` if an outcome is unknown; in any case all that
         can be released is."""
-        for error in run(release_all(self._pairs)):
-            raise error
+        try:
+            for error in run(release_all(self._entries)):
+                raise error
+        finally:
+            self._tell_no_more()
 
     def renew(self, *, lease: Seconds | None = None) -> None:
         """Extend all by hand, to ``lease`` seconds from now. `HoldLost` if one has ended."""
@@ -67,14 +70,14 @@ class MultiLock(MultiLockFace[MultiHold]):
         held = run(attempt_all(self._parts, wait_for))
         if isinstance(held, Refused):
             run(held.part.core.refuse(held.part.terms, wait_for, held.outcome))
-        return MultiHold(self._pairs(held), self._on_lost)
+        return MultiHold(self._entries(held), self._on_lost)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> MultiHold | None:
         """All of them, or None: at once, or after waiting ``timeout`` seconds in all."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = run(attempt_all(self._parts, checked_timeout(timeout)))
-        return None if isinstance(held, Refused) else MultiHold(self._pairs(held), self._on_lost)
+        return None if isinstance(held, Refused) else MultiHold(self._entries(held), self._on_lost)
 
     def __enter__(self) -> MultiHold:
         hold = self.acquire()

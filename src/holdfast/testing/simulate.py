@@ -10,6 +10,7 @@ import sys
 import time
 
 from holdfast.testing.simulation.bugs import BUGS
+from holdfast.testing.simulation.cast import cast_of
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
 from holdfast.testing.simulation.network import MemoryServer, Server
 from holdfast.testing.simulation.scenario import run_seed
@@ -58,8 +59,11 @@ def server_of(store: str) -> type[Server]:
 def hunt(bug: str, first: int, seeds: int) -> int:
     """Plant a bug and look for a seed that shows it; not to find one is the failure here."""
     store = server_of("redis" if bug in LUA_BUGS else "memory")
-    with (BUGS | LUA_BUGS)[bug]():
+    plant, kind = (BUGS | LUA_BUGS)[bug]
+    with plant():
         for seed in range(first, first + seeds):
+            if kind not in cast_of(seed):
+                continue
             violations = run_seed(seed, store).violations
             if violations:
                 print(f"{bug}: found by seed {seed}: {violations[0]}")

@@ -50,7 +50,7 @@ def gone(kind: Any) -> Gone:
     return GONE
 
 
-def seen(name: str, now: Any, holds: Any, places: Any) -> Snapshot:
+def seen(name: str, now: Any, holds: Any, places: Any, crossed: Any = 0) -> Snapshot:
     holders, waiters, slots = [], [], 0
     for text in holds:
         fence, ends, since, _, take, size, _, who = text.decode().split(" ", 7)
@@ -69,4 +69,4 @@ def seen(name: str, now: Any, holds: Any, places: Any) -> Snapshot:
         slots = slots or int(size)
         waiters.append(Waiter(Who.decoded(who), int(take), int(since) / 1e6, fair == "1"))
     holders.sort(key=lambda holder: holder.fence)
-    return Snapshot(name, slots, tuple(holders), tuple(waiters), now / 1e6)
+    return Snapshot(name, slots, tuple(holders), tuple(waiters), now / 1e6, crossed == 1)

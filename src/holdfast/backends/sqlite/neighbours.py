@@ -224,10 +224,16 @@ class Neighbours:
             return
         message = f"{claim_id} {grant.fence} {grant.lease!r}" if grant else claim_id
         with contextlib.suppress(OSError):
+            sender = self._sender or self._open_sender()
+            sender.sendto(message.encode(), self._socket_path(home))
+
+    def _open_sender(self) -> socket.socket:
+        with self._mutex:  # two threads that ring for the first time together share one
             if self._sender is None:
-                self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._sender.setblocking(False)
-            self._sender.sendto(message.encode(), self._socket_path(home))
+                sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                sender.setblocking(False)
+                self._sender = sender
+            return self._sender
 
     def hear(self, poke: int, timeout: float | None, poked: Callable[[], None]) -> None:
         """Deliver what rings until something did, the pipe ``poke`` was written to (say so to

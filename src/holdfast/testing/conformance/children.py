@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 ANSWER_WITHIN = 30.0
@@ -72,6 +73,12 @@ class Child:
         self._process.kill()
         self._process.wait()
 
+    def finish(self) -> None:
+        """Let its program come to its end, with all that an end brings; blocks."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(ANSWER_WITHIN)
+
     def stop(self) -> None:
         """SIGSTOP, as a pause that it cannot notice."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -104,6 +111,7 @@ class _Served:
     """What a child does, verb by verb."""
 
     def __init__(self, world: Any) -> None:
+        self._world = world
         self._client = world.client()
         self._hold: Any = None
 
@@ -115,6 +123,28 @@ class _Served:
         hold = await self._client.lock(name, **terms).try_acquire()
         self._hold = hold or self._hold
         return None if hold is None else int(hold.fence)
+
+    async def read(self, name: str, **terms: Any) -> int:
+        self._hold = await self._client.rwlock(name, **terms).read().acquire()
+        return int(self._hold.fence)
+
+    async def write(self, name: str, **terms: Any) -> int:
+        self._hold = await self._client.rwlock(name, **terms).write().acquire()
+        return int(self._hold.fence)
+
+    async def take(self, name: str, of: int, permits: int = 1, **terms: Any) -> int:
+        self._hold = await self._client.semaphore(name, of, **terms).acquire(permits)
+        return int(self._hold.fence)
+
+    async def take_permit(self, name: str, of: int, **terms: Any) -> str:
+        return str(await self._client.permits(name, of, **terms).acquire())
+
+    async def give_permit(self, name: str, of: int, permit: str) -> None:
+        await self._client.permits(name, of).release(permit)
+
+    async def acquire_all(self, names: list[str], **terms: Any) -> dict[str, int]:
+        self._hold = await self._client.multi_lock(*names, **terms).acquire()
+        return dict(self._hold.fences)
 
     async def attach(self, name: str, text: str) -> int:
         self._hold = await self._client.attach(name, text)
@@ -129,6 +159,37 @@ class _Served:
     async def state(self) -> dict[str, Any]:
         hold = self._hold
         return {"is_held": hold.is_held, "lost": hold.lost, "fence": hold.fence}
+
+    async def count_down(self, name: str, count: int) -> bool:
+        return bool(await self._client.latch(name, count).count_down())
+
+    async def wait(self, kind: str, name: str, size: int, timeout: float) -> bool:
+        return bool(await getattr(self._client, kind)(name, size).wait(timeout))
+
+    async def rounds(self, name: str, parties: int, rounds: int) -> list[tuple[float, float]]:
+        """When we came to the barrier, and when we passed it, on the clock of this host."""
+        barrier = self._client.barrier(name, parties)
+        times = []
+        for _ in range(rounds):
+            arrived = time.monotonic()
+            assert await barrier.wait(60)
+            times.append((arrived, time.monotonic()))
+        return times
+
+    async def lead(self, name: str, timeout: float, **terms: Any) -> int:
+        self._hold = await self._client.election(name, **terms).lead(timeout=timeout).acquire()
+        return int(self._hold.fence)
+
+    async def once(self, name: str, period: float, lease: float, work: float) -> int | None:
+        """Our pid if it was us who ran, for ``work`` seconds."""
+
+        def run() -> int:
+            time.sleep(work)
+            return os.getpid()
+
+        client = self._world.client(lease=lease)
+        ran: int | None = client.once_every(period, name=name)(run)()
+        return ran
 
 
 async def _serve(world: Any) -> None:

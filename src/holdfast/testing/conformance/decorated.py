@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import AcquireTimeout, ConfigurationError, HoldfastError, aio, sync
+from holdfast.runtime.blocking import run
 from holdfast.testing.conformance.adapters import AnyLock, settled
+from holdfast.testing.conformance.beside import SOON
 from holdfast.testing.conformance.cases import case, raises
 from holdfast.testing.conformance.worlds import World
+
+
+class Callee:
+    """A function that is none."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def __call__(self) -> list[str]:
+        return _names_now(self.world)
+
+
+class CalleeOfTasks(Callee):
+    async def __call__(self) -> list[str]:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return _names_now(self.world)
 
 
 class User:
@@ -135,6 +156,157 @@ async def test_what_is_wrong_with_a_decoration_fails_at_decoration(world: World)
 
 
 @case()
+async def test_the_body_of_whatever_can_be_called_runs_under_the_lock(world: World) -> None:
+    client = world.client()
+    things: list[Any] = [
+        Callee(world),
+        CalleeOfTasks(world),
+        Callee(world).__call__,
+        functools.partial(CalleeOfTasks(world).__call__),
+    ]
+    for thing in things:
+        assert await world.call(client.locked("a")(thing)()) == ["a"]
+    assert not await client.names()
+
+
+@case()
+async def test_a_generator_cannot_be_decorated(world: World) -> None:
+    client = world.client()
+
+    def generator() -> Any:
+        yield
+
+    async def generator_of_tasks() -> Any:
+        yield
+
+    things: list[Any] = [generator, generator_of_tasks, functools.partial(generator)]
+    for thing in things:
+        with raises(ConfigurationError, "generator"):
+            client.locked("a")(thing)
+    things = [User, "handle", None]
+    for thing in things:
+        with raises(ConfigurationError, "decorates a function"):
+            client.locked("a")(thing)
+
+
+# What another client holds, and which halves may still run beside it.
+BESIDE: list[tuple[str, dict[str, bool]]] = [
+    ("", {"read": True, "write": True}),
+    ("read", {"read": True, "write": False}),
+    ("write", {"read": False, "write": False}),
+]
+
+
+@case()
+async def test_readers_run_together_and_a_writer_runs_alone(world: World) -> None:
+    client, other = world.client(), world.client()
+    for held, allowed in BESIDE:
+        async with contextlib.AsyncExitStack() as stack:
+            if held:
+                await stack.enter_async_context(getattr(other.rwlock("a"), held)())
+            for kind, may_run in allowed.items():
+                for function in _both(lambda: "ran"):
+                    terms: dict[str, Any] = {"kind": kind}
+                    skipping = client.locked("a", on_busy="skip", **terms)(function)
+                    raising = client.locked("a", timeout=0.05, **terms)(function)
+                    assert await world.call(skipping()) == ("ran" if may_run else None)
+                    if may_run:
+                        assert await world.call(raising()) == "ran"
+                    else:
+                        with raises(AcquireTimeout, "'a'"):
+                            await world.call(raising())
+
+
+@case()
+async def test_as_many_run_together_as_the_semaphore_has_and_no_more(world: World) -> None:
+    client, other = world.client(), world.client()
+    for taken in range(4):
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(taken):
+                await stack.enter_async_context(other.semaphore("a", 3))
+            for function in _both(lambda: "ran"):
+                skipping = client.locked("a", on_busy="skip", semaphore=3)(function)
+                raising = client.locked("a", timeout=0.05, semaphore=3)(function)
+                if taken < 3:
+                    assert await world.call(skipping()) == await world.call(raising()) == "ran"
+                else:
+                    assert await world.call(skipping()) is None
+                    with raises(AcquireTimeout, "'a'"):
+                        await world.call(raising())
+
+
+@case()
+async def test_calls_meet_inside_as_far_as_their_kind_allows(world: World) -> None:
+    client = world.client()
+    ways: list[tuple[dict[str, Any], int]] = [
+        ({"kind": "lock"}, 1),
+        ({"kind": "write"}, 1),
+        ({"kind": "read"}, 6),
+        ({"semaphore": 1}, 1),
+        ({"semaphore": 3}, 3),
+    ]
+    for number, (terms, most) in enumerate(ways):
+        meeting = Meeting(world, most)
+        decorate = client.locked(f"job {number}", timeout=SOON, **terms)
+        called = decorate(meeting.of_tasks if world.face == "asyncio" else meeting.of_threads)
+
+        async def call(called: Callable[[], Any] = called) -> None:
+            await settled(called())
+
+        for task in [world.spawn(call) for _ in range(6)]:
+            await task.join()
+        assert meeting.seen == most, f"{terms}: {meeting.seen} were inside together"
+
+
+class Meeting:
+    """How many are inside together. The first waits a little for others, if they may come."""
+
+    def __init__(self, world: World, most: int) -> None:
+        self.world = world
+        self.most = most
+        self.inside: list[int] = []
+        self.seen = 0
+
+    async def of_tasks(self) -> None:
+        self.inside.append(1)
+        ends = time.monotonic() + (0.05 if self.seen else 2)
+        while len(self.inside) < self.most and time.monotonic() < ends:
+            await self.world.sleep(0.002)
+        self.seen = max(self.seen, len(self.inside))
+        await self.world.sleep(0.02)
+        self.inside.pop()
+
+    def of_threads(self) -> None:
+        run(self.of_tasks())
+
+
+@case()
+async def test_what_is_wrong_with_the_kind_fails_at_decoration(world: World) -> None:
+    client = world.client()
+
+    def handle() -> None:
+        raise AssertionError("it ran")
+
+    bad: list[dict[str, Any]] = [
+        {"kind": "reader"},
+        {"kind": "READ"},
+        {"kind": None},
+        {"kind": ["read"]},
+        {"semaphore": 0},
+        {"semaphore": -1},
+        {"semaphore": True},
+        {"semaphore": 1.5},
+        {"semaphore": "5"},
+        {"semaphore": 2**31},
+        {"semaphore": 5, "kind": "read"},
+        {"semaphore": 5, "kind": "write"},
+    ]
+    for terms in bad:
+        with raises(ConfigurationError, next(iter(terms))):
+            client.locked("a", **terms)(handle)
+
+
+@case()
 async def test_closing_a_client_also_ends_what_its_decorator_made(world: World) -> None:
     """A function of the other colour makes a second client, behind the scenes."""
     client = world.client()
@@ -180,6 +352,16 @@ async def test_the_default_client_is_made_from_the_environment_at_first_use(worl
         os.environ.pop("HOLDFAST_URL")
         if environment is not None:
             os.environ["HOLDFAST_URL"] = environment
+
+
+def _both(body: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """The same as ``def`` and as ``async def``."""
+
+    async def coroutine() -> Any:
+        await asyncio.sleep(0)
+        return body()
+
+    return [body, coroutine]
 
 
 def _names_now(world: World) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from holdfast import AcquireTimeout, HoldLost, NotHeld, aio, sync
+from holdfast import AcquireTimeout, BackendError, HoldLost, NotHeld, aio, sync
 from holdfast.testing.conformance.adapters import AnyClient, AnyHold
 from holdfast.testing.conformance.cases import case, raises
 from holdfast.testing.conformance.worlds import World
@@ -20,6 +20,20 @@ class Traffic:
     async def __call__(self, verb: str, moment: str) -> None:
         if moment == "before":
             self.verbs.append(verb)
+
+
+class LostReply:
+    """The store does what it is told by this verb, and the answer gets lost, so many times."""
+
+    def __init__(self, verb: str, most: int = 1) -> None:
+        self._verb = verb
+        self._most = most
+        self.times = 0
+
+    async def __call__(self, verb: str, moment: str) -> None:
+        if (verb, moment) == (self._verb, "after") and self.times < self._most:
+            self.times += 1
+            raise BackendError("the network swallowed the answer")
 
 
 @case()

@@ -1,13 +1,15 @@
 """Planted bugs, to prove that the witness can see: each is one wrong line that others have shipped.
 
 A test runs every one of them and demands that some seed finds it. If one is no longer found, it is
-the witness or the scenario that has gone blind, not the bug that has gone away.
+the witness or the scenario that has gone blind, not the bug that has gone away. Those that are
+written here are shown by plain locks; `primitive_bugs` and `gate_bugs` have those of everything
+else, and `lua_bugs` those of Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -16,8 +18,8 @@ from holdfast.core import acquire, keeper, law, ledger, locks
 from holdfast.core.law import Book, Row
 from holdfast.errors import BackendError
 from holdfast.model import Busy, Claim, Gone, Granted, Snapshot
-
-Plant = Callable[[], AbstractContextManager[Any]]
+from holdfast.testing.simulation.bug import Bug
+from holdfast.testing.simulation.primitive_bugs import PRIMITIVE_BUGS
 
 
 @contextmanager
@@ -267,8 +269,8 @@ def the_keeper_dies_at_the_first_error() -> Iterator[None]:
         yield
 
 
-BUGS: dict[str, Plant] = {
-    plant.__name__: plant
+BUGS: dict[str, Bug] = {
+    plant.__name__: Bug(plant)
     for plant in (
         deadline_counted_from_the_reply,
         renewal_counted_from_the_reply,
@@ -290,4 +292,4 @@ BUGS: dict[str, Plant] = {
         losses_are_told_again,
         the_keeper_dies_at_the_first_error,
     )
-}
+} | PRIMITIVE_BUGS

@@ -5,19 +5,19 @@ A test runs every one of them and demands that some seed finds it, as with those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from holdfast.backends.redis import scripts
+from holdfast.testing.simulation.bug import Bug
 
-Plant = Callable[[], AbstractContextManager[Any]]
 Line = tuple[str, str]
 
 _NEVER = "9007199254000000"
+_ALL = 2147483647  # of a read-write lock; a writer takes them
 
 
-def planted(*lines: Line) -> Plant:
+def planted(*lines: Line, kind: str = "lock") -> Bug:
     """Put the second text of each pair in the place of the first, wherever it stands."""
 
     @contextmanager
@@ -34,10 +34,10 @@ def planted(*lines: Line) -> Plant:
             for script, source in honest.items():
                 script.write(source)
 
-    return plant
+    return Bug(plant, kind)
 
 
-LUA_BUGS: dict[str, Plant] = {
+LUA_BUGS: dict[str, Bug] = {
     # Whoever releases frees whatever is held.
     "lua_release_without_owner_check": planted(
         (
@@ -101,5 +101,94 @@ LUA_BUGS: dict[str, Plant] = {
             "return extend(book, book.holds[mine.id], mine.lease)",
             "return grant(book, book.holds[mine.id], mine.lease, next_fence(book))",
         )
+    ),
+    # A writer takes all slots but one.
+    "lua_readers_are_let_in_beside_a_writer": planted(
+        (
+            "if mine.take <= slots - book.taken and not",
+            f"if mine.take <= slots - math.min(book.taken, {_ALL - 1}) and not",
+        ),
+        kind="readwrite",
+    ),
+    # Only another writer keeps a writer out.
+    "lua_a_writer_is_let_in_beside_readers": planted(
+        (
+            "book.taken = book.taken + hold.take\n",
+            f"book.taken = book.taken + (hold.slots == {_ALL} and hold.take == 1"
+            " and 0 or hold.take)\n",
+        ),
+        kind="readwrite",
+    ),
+    # The store says yes, and goes on keeping readers out.
+    "lua_a_downgrade_frees_nothing": planted(("mine.take = take\n", ""), kind="readwrite"),
+    # The writer's hold is ended, and the reader's never made.
+    "lua_a_downgrade_drops_the_hold": planted(
+        (
+            "write_hold(book, mine)\nserve(book)",
+            "redis.call('HDEL', KEYS[1], mine.id)\nserve(book)",
+        ),
+        kind="readwrite",
+    ),
+    # They are served by the size that it had.
+    "lua_a_resize_forgets_those_who_wait": planted(
+        ("    redis.call('HSET', KEYS[3], id, written(place))\n", ""), kind="semaphore"
+    ),
+    # Those who hold it do not learn of it.
+    "lua_a_resize_forgets_those_who_hold": planted(
+        ("  redis.call('HSET', KEYS[1], id, written(hold))\n", ""), kind="semaphore"
+    ),
+    # After one that is not free the next are taken all the same.
+    "lua_many_claims_go_on_after_a_refusal": planted(
+        ("if answer[1] ~= 1 then\n", "if answer[1] == 2 then\n"), kind="multi"
+    ),
+    # Of several releases in one request only the first is done.
+    "lua_of_many_only_the_first_is_released": planted(
+        (
+            "call('HDEL', KEYS[i], id)\n    if",
+            "if i == 1 then call('HDEL', KEYS[i], id) end\n    if",
+        ),
+        kind="multi",
+    ),
+    # Two leaders in one second have one term.
+    "lua_terms_are_whole_seconds": planted(
+        ("math.max(book.last + 1, book.now)", "math.max(book.last, math.floor(book.now / 1e6))"),
+        ("math.max(last + 1, now)", "math.max(last, math.floor(now / 1e6))"),
+        kind="election",
+    ),
+    # Asked again after a lost reply, a count-down counts again.
+    "lua_a_repeated_count_down_counts_twice": planted(
+        (
+            "  if book.holds[mine.id] then\n",
+            "  if book.holds[mine.id] and mine.slots >= LATCH and mine.slots < BARRIER"
+            " and mine.take > 0 then\n"
+            "    local hold = book.holds[mine.id]\n"
+            "    hold.take, book.taken = hold.take + 1, book.taken + 1\n"
+            "    move(hold, hold.home)\n    write_hold(book, hold)\n    serve(book)\n  end\n"
+            "  if book.holds[mine.id] then\n",
+        ),
+        kind="latch",
+    ),
+    # Counted to zero from n - 1.
+    "lua_a_latch_opens_one_too_early": planted(
+        ("book.taken >= slots - LATCH and", "book.taken >= slots - LATCH - 1 and"), kind="latch"
+    ),
+    # Nothing there: nothing to wait for.
+    "lua_a_latch_that_nobody_touched_is_open": planted(
+        (
+            "book.taken >= slots - LATCH and",
+            "(not next(book.holds) or book.taken >= slots - LATCH) and",
+        ),
+        kind="latch",
+    ),
+    # The way without the law is taken by those who wait for a latch, too.
+    "lua_a_latch_is_taken_for_a_lock": planted((" and ARGV[a + 3] < '2'", ""), kind="latch"),
+    # The last party is not waited for.
+    "lua_a_barrier_lets_go_with_one_missing": planted(
+        ("for skip = 0, slots - BARRIER - 1 do", "for skip = 0, slots - BARRIER - 2 do"),
+        kind="barrier",
+    ),
+    # Who does not hear its bell just now is passed over, though it has come.
+    "lua_a_barrier_passes_over_the_deaf": planted(
+        ("if heard or place.slots >= BARRIER then", "if heard then"), kind="barrier"
     ),
 }

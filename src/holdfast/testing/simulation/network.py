@@ -22,20 +22,23 @@ from holdfast.errors import BackendError
 from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 from holdfast.testing.simulation.world import Node, SimSignal, World
 
+QUICK = 0.004  # seconds, on average, that a message takes
+LATE = 0.4  # seconds, on average, that a message takes which is very late
+
 
 @dataclass(slots=True)
 class Weather:
     """How bad the network is just now."""
 
-    delay: float = 0.004
-    spike: float = 0.0  # chance of a delay a hundred times as long
+    delay: float = QUICK
+    spike: float = 0.0  # chance of a message that is very late
     loss: float = 0.0
     double: float = 0.0
     bell_delay: float = 0.0  # how long a bell may take on top: a listener that is slow to hear
 
     @property
     def fine(self) -> bool:
-        return not (self.spike or self.loss or self.double)
+        return self.delay <= QUICK and not (self.spike or self.loss or self.double)
 
     def calm(self) -> None:
         self.spike = self.loss = self.double = self.bell_delay = 0.0
@@ -98,7 +101,7 @@ class Server(ABC):
         for _ in range(2 if dice.random() < weather.double else 1):
             delay = dice.expovariate(1.0 / weather.delay)
             if dice.random() < weather.spike:
-                world.after(delay * 100, action, *said)
+                world.after(dice.expovariate(1.0 / LATE), action, *said)
             else:
                 node.latest = max(node.latest, world.time + delay)
                 world.at(node.latest, action, *said)

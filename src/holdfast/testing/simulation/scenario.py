@@ -8,20 +8,20 @@ the workers ask for, how long they hold it, when they are cancelled.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 
-from holdfast.core.ledger import Held, State
 from holdfast.core.locks import Core
-from holdfast.core.terms import Terms
-from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.model import Claim
-from holdfast.testing.history import Operation
+from holdfast.testing.simulation.cast import KINDS, cast_of
 from holdfast.testing.simulation.network import MemoryServer, Server, Weather
 from holdfast.testing.simulation.witness import Witness
-from holdfast.testing.simulation.world import Cancelled, Node, SimRuntime, Task, World
+from holdfast.testing.simulation.work import Place, Work
+from holdfast.testing.simulation.world import Node, SimRuntime, Task, World
 
 TROUBLE = 30.0
 QUIET = 25.0
+MOST_AWAITS = 12  # a turn rarely waits more often
 DRIFT = 0.004  # of a client's clock, and of the store's, either way
 
 
@@ -36,6 +36,8 @@ class Report:
     timed_out: int = 0
     renewed: int = 0
     handovers: int = 0
+    # What happened besides: downgraded, resized, elected, counted, let through, …
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class Scenario:
@@ -43,33 +45,34 @@ class Scenario:
         self.seed = seed
         self.world = world = World(seed)
         self.dice = dice = world.dice
+        self.lease = dice.choice((0.8, 2.0, 4.0))
         self.weather = Weather()
         if dice.random() < 0.6:
             self.weather.loss = dice.choice((0.01, 0.05, 0.15))
             self.weather.double = dice.choice((0.0, 0.05))
             self.weather.spike = dice.choice((0.0, 0.01, 0.05))
-        self.fine = self.weather.fine
+        if dice.random() < 0.15:
+            self.weather.delay = self.lease / 60  # slow, in both directions, without a fault
         self.weather.bell_delay = dice.choice((0.0, 0.0, 0.0, 1.5))
         self.server = store(world, 1 + dice.uniform(-DRIFT, DRIFT), self.weather)
-        self.lease = dice.choice((0.8, 2.0, 4.0))
-        self.slots = {"sim:a": dice.choice((1, 1, 1, 2, 3))}
-        if dice.random() < 0.3:
-            self.slots["sim:b"] = 1
-        self.witness = Witness(world, self.server, self.slots)
+        self.witness = Witness(world, self.server)
         self.witness.patience += 6.0 if self.weather.loss else 0.0
         self.pace = dice.choice((0.2, 0.6, 1.5))
+        self.haste = dice.choice((0.0, 0.0, 0.1))  # how often a turn is cancelled at some await
         self.workers: list[tuple[Task, str]] = []
+        self.place = Place(world, self.witness, self.lease, self.weather)
+        self.works: list[Work] = [
+            KINDS[kind](self.place, f"sim:{letter}")
+            for kind, letter in zip(cast_of(seed), "ab", strict=False)
+        ]
         self.report = Report(seed)
-        self.open_claims: dict[str, Operation] = {}
         for number in range(dice.choice((2, 3, 3, 4))):
             self.add_client(f"c{number}")
 
     def add_client(self, name: str) -> None:
         dice, world = self.dice, self.world
         node = Node(world, name, 1 + dice.uniform(-DRIFT, DRIFT), dice.uniform(0, 1e6))
-        backend = self.server.backend(
-            node, lambda claim: self.asked(node, claim.id, claim.name, claim.take)
-        )
+        backend = self.server.backend(node, lambda claim: self.asked(node, claim))
         runtime = SimRuntime(node)
         secret = f"{name}{len(self.witness.clients)}"
         core = Core(runtime, backend, lambda: secret, runtime, backend)
@@ -78,95 +81,25 @@ class Scenario:
             task = world.start(node, self.work(node, core))
             self.workers.append((task, f"{name}.{number}"))
 
-    # ---- what workers do -----------------------------------------------------------------------
-
-    def asked(self, node: Node, claim_id: str, name: str, take: int) -> None:
-        """A claim leaves for the store: its history begins, once per claim id."""
-        task = self.world.current
-        if task is not None and task.claim_id != claim_id:
-            task.claim_id = claim_id
-            history = self.witness.histories[name]
-            self.open_claims[claim_id] = history.invoke(
-                node.name, "claim", claim_id, self.world.time, take
-            )
+    def asked(self, node: Node, claim: Claim) -> None:
+        """A claim leaves for the store, perhaps not for the first time."""
+        task, rule = self.world.current, self.witness.rules[claim.name]
+        if task is not None and claim.id not in rule.takes:
+            task.asked.append(claim.id)
+            rule.asked(node, claim)
 
     async def work(self, node: Node, core: Core) -> None:
         dice, runtime = self.dice, core.runtime
-        while self.world.time < TROUBLE:
+        while True:
             await runtime.sleep(dice.expovariate(1 / self.pace))
-            name = dice.choice(list(self.slots))
-            slots = self.slots[name]
-            renew = dice.random() < 0.8
-            terms = Terms(
-                name,
-                self.lease,
-                renew,
-                max_hold=self.lease * 3 if renew and dice.random() < 0.1 else None,
-                fair=dice.random() < 0.85,
-                slots=slots,
-                take=dice.choice((1, 1, slots)),
-            )
-            timeout = dice.choice((0.0, 0.5, 3.0, None, None))
+            if self.world.time >= TROUBLE:
+                return
             task = self.world.current
             assert task is not None
-            task.claim_id = ""
-            try:
-                held = await core.attempt(terms, timeout)
-            except (BackendError, Cancelled) as error:
-                # What became of it is not known: the history stays open.
-                if isinstance(error, Cancelled) and self.fine:
-                    self.world.after(1.0, self.witness.gave_up, node, name, task.claim_id)
-                continue
-            if isinstance(held, Held):
-                self.answered(held.claim, held.fence)
-                core.ledger.on_end(held, lambda held=held: self.ended(held))  # type: ignore[misc]
-                await self.use(core, terms, held)
-
-    def answered(self, claim: Claim, fence: int) -> None:
-        operation = self.open_claims[claim.id]
-        self.witness.histories[claim.name].answer(operation, self.world.time, fence)
-
-    def ended(self, held: Held) -> None:
-        if held.state is State.LOST:
-            self.witness.told_lost(held)
-
-    async def use(self, core: Core, terms: Terms, held: Held) -> None:
-        """Hold it for a while, perhaps re-enter, renew or have it broken; then give it back."""
-        dice, runtime = self.dice, core.runtime
-        depth = 1
-        try:
-            if dice.random() < 0.2:
-                again = await core.attempt(terms, None)
-                depth = 2
-                if not isinstance(again, Held) or again.fence != held.fence:
-                    self.witness.accuse("re-entry", f"{held.claim.id} changed")
-            if dice.random() < 0.1:
-                await core.renew(held, None)
-            if dice.random() < 0.03:
-                self.witness.void(held.claim.id)
-                await core.break_hold(terms.name, held.fence)
-            rest = dice.choice((0.0, 0.01, 0.1, self.lease * 0.5, self.lease * 1.5))
-            await runtime.sleep(rest * dice.random())
-        except (BackendError, HoldLost, NotHeld, Cancelled):
-            pass
-        for step in range(depth):
-            await self.release(core, held, last=step == depth - 1)
-
-    async def release(self, core: Core, held: Held, last: bool) -> None:
-        history = self.witness.histories[held.claim.name]
-        operation = None
-        if last:
-            operation = history.invoke("", "release", held.claim.id, self.world.time)
-        try:
-            await core.release(held)
-        except (HoldLost, BackendError, NotHeld, Cancelled):
-            return  # whether our release ended it is not known: the history stays open
-        if last:
-            # After a lost reply "not ours any more" is taken for our own doing: if an operator's
-            # break was faster, that is not quite true, and only the fence tells.
-            if operation is not None and not self.witness.is_voided(held.fence):
-                history.answer(operation, self.world.time, True)
-            self.witness.released(held)
+            if dice.random() < self.haste:
+                task.cancel_at = task.turn + dice.randint(1, MOST_AWAITS)
+            await dice.choice(self.works).turn(node, core)
+            task.cancel_at = 0
 
     # ---- what goes wrong -----------------------------------------------------------------------
 
@@ -226,8 +159,10 @@ class Scenario:
         self.weather.calm()
         for node, _ in self.witness.clients:
             node.cut_until = 0.0
+        self.usher()
         self.world.run(TROUBLE + QUIET, self.everybody_is_done)
-        self.world.run(self.world.time + 7.0)  # what nobody refreshes is over by now
+        # What nobody refreshes is over by now, also if it was very late.
+        self.world.run(max(self.world.time, TROUBLE + 5.0) + 7.0)
         stuck = [name for task, name in self.workers if not task.done and not task.node.dead]
         self.witness.finish(stuck)
         for error in self.world.crashes:
@@ -240,8 +175,17 @@ class Scenario:
             self.report.renewed += ledger.renewals
             self.report.handovers += ledger.contended
             node.crash()  # nothing may run on after the run
+        self.report.counts = self.place.counts
         self.report.violations = self.witness.violations
         return self.report
+
+    def usher(self) -> None:
+        """Trouble is over: somebody sees to it that nobody waits in vain."""
+        living = [(node, core) for node, core in self.witness.clients if not node.dead]
+        for work in self.works if living else ():
+            node, core = living[0]
+            if (job := work.usher(core)) is not None:
+                self.workers.append((self.world.start(node, job), f"{node.name}.usher"))
 
     def patrol(self) -> None:
         self.witness.patrol()

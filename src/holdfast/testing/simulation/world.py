@@ -15,6 +15,8 @@ from typing import Any
 
 from holdfast.model import Who
 
+SOON = 0.01  # as long as a request and its reply take
+
 
 class Cancelled(BaseException):
     """What a simulated task is cancelled with: like asyncio's, not an Exception."""
@@ -92,23 +94,37 @@ class World:
                 wish.signal.waiter = (task, task.turn)
             if wish.until != float("inf"):
                 self.at(wish.until, self.resume, task, task.turn, False)
+            if task.turn == task.cancel_at:
+                self.after(self.dice.random() * SOON, self._cancel_there, task, task.turn)
         finally:
             self.current = None
 
     def cancel(self, task: Task) -> None:
-        if not task.done:
+        """Cancel it where it waits, unless it is clearing up just now."""
+        if not task.done and not task.shields:
             self.after(0.0, self.resume, task, task.turn, Cancelled())
+
+    def _cancel_there(self, task: Task, turn: int) -> None:
+        if task.turn == turn:
+            self.cancel(task)
 
 
 class Task:
-    __slots__ = ("claim_id", "done", "node", "turn", "work")
+    """One coroutine on a node, and what it last asked a store for: ``asked`` are claim ids, and
+    ``call`` is something that no other call has. ``cancel_at`` is the turn in which it is
+    cancelled, when it waits: any await can be the one."""
+
+    __slots__ = ("asked", "call", "cancel_at", "done", "node", "shields", "turn", "work")
 
     def __init__(self, node: Node, work: Coroutine[Any, Any, Any]) -> None:
         self.node = node
         self.work = work
         self.turn = 0
         self.done = False
-        self.claim_id = ""
+        self.shields = 0
+        self.cancel_at = 0
+        self.asked: list[str] = []
+        self.call: object = None
 
 
 class Node:
@@ -182,7 +198,13 @@ class SimRuntime:
         await _Suspend(world.time + max(seconds, 0.0) / self.node.rate, None)
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        await work  # a simulated task is cancelled once
+        task = self.node.world.current
+        assert task is not None
+        task.shields += 1
+        try:
+            await work
+        finally:
+            task.shields -= 1
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.node.world.start(self.node, work())

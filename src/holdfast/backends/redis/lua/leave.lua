@@ -1,7 +1,7 @@
 -- A waiter gives up its place, and a grant that crossed on the way. Idempotent.
 -- KEYS  holds, queue, places
 -- ARGV  id, how many waiters to show at most
--- → what is there now, as look.lua shows it
+-- → what is there now, as look.lua shows it, and 1 if a grant had crossed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@law
@@ -15,4 +15,6 @@ else
   drop(book, ARGV[1])
 end
 serve(book)
-return look(book, tonumber(ARGV[2]))
+local seen = look(book, tonumber(ARGV[2]))
+seen[4] = mine and 1 or 0
+return seen
