@@ -42,6 +42,8 @@ class Link:
         """What one string says, statement by statement. A request may carry something along."""
         if isinstance(request, tuple):
             return request[0], self._ask(request[1], budget)
+        if isinstance(request, list):  # each is one statement
+            return [[result] for result in self._ask(";".join(request), budget)]
         return self._ask(request, budget)
 
     def _ask(self, sql: str, budget: float) -> list[Result]:

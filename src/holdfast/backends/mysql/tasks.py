@@ -30,6 +30,8 @@ class TaskLink:
     async def ask(self, request: Any, budget: float) -> Any:
         if isinstance(request, tuple):
             return request[0], await self._ask(request[1], budget)
+        if isinstance(request, list):  # each is one statement
+            return [[result] for result in await self._ask(";".join(request), budget)]
         return await self._ask(request, budget)
 
     async def _ask(self, sql: str, budget: float) -> list[Result]:

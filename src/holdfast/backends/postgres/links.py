@@ -21,7 +21,7 @@ from psycopg import pq
 from holdfast import clock
 from holdfast.backends.postgres import schema
 from holdfast.backends.postgres.conditions import explained, not_connected
-from holdfast.backends.postgres.words import Request
+from holdfast.backends.postgres.words import Request, Statement
 from holdfast.backends.rows.errors import Again, NoTables
 from holdfast.errors import BackendError
 
@@ -55,19 +55,58 @@ class Link:
 
     # ---- asking, in either colour --------------------------------------------------------------
 
-    def asking(self, request: Request) -> Waits:
-        """One statement; its result."""
+    def asking(self, request: Request | list[Request]) -> Waits:
+        """One statement, and its result; or a list of them."""
+        if isinstance(request, list):
+            return (yield from self._asking_all(request))
         statement, said = request
         pgconn = self._pgconn
         if self.pooled:
             pgconn.send_query_params(statement.sql, said, param_formats=statement.formats)
             return (yield from self._answered())
-        if statement.name not in self._prepared:
-            pgconn.send_prepare(statement.name, statement.sql)
-            yield from self._answered()
-            self._prepared.add(statement.name)
+        yield from self._preparing(statement)
         pgconn.send_query_prepared(statement.name, said, statement.formats)
         return (yield from self._answered())
+
+    def _preparing(self, statement: Statement) -> Waits:
+        if statement.name not in self._prepared:
+            self._pgconn.send_prepare(statement.name, statement.sql)
+            yield from self._answered()
+            self._prepared.add(statement.name)
+
+    def _asking_all(self, requests: list[Request]) -> Waits:
+        """Many at once, each a transaction of its own: nothing is locked from one to the next."""
+        if self.pooled:
+            results = []
+            for request in requests:
+                results.append((yield from self.asking(request)))
+            return results
+        for statement in {request.statement for request in requests}:
+            yield from self._preparing(statement)
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        for statement, said in requests:
+            pgconn.send_query_prepared(statement.name, said, statement.formats)
+            pgconn.pipeline_sync()
+        while pgconn.flush():
+            yield self.fd, WRITE
+        found = []
+        for _ in requests:
+            found.append((yield from self._next()))
+            for _ in range(2):  # the end of this one, and of its transaction
+                yield from self._next()
+        pgconn.exit_pipeline_mode()
+        for result in found:
+            if result is None or result.status not in _FINE:
+                raise self._refused(result)
+        return found
+
+    def _next(self) -> Waits:
+        pgconn = self._pgconn
+        while pgconn.is_busy():
+            yield self.fd, READ
+            pgconn.consume_input()
+        return pgconn.get_result()
 
     def saying(self, sql: str) -> Waits:
         """Statements without parameters; the last one's result."""
@@ -127,7 +166,7 @@ class Link:
 
     # ---- blocking ------------------------------------------------------------------------------
 
-    def ask(self, request: Request, budget: float) -> Any:
+    def ask(self, request: Request | list[Request], budget: float) -> Any:
         return self.run(self.asking(request), budget)
 
     def furnish(self, budget: float) -> None:

@@ -20,6 +20,7 @@ class TaskLink:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._loop = asyncio.get_running_loop()
+        self._waiting: tuple[asyncio.Future[None], int, int] | None = None
         self.used = clock.now()
 
     @property
@@ -30,7 +31,7 @@ class TaskLink:
     def broken(self, value: bool) -> None:
         self._link.broken = value
 
-    async def ask(self, request: Request, budget: float) -> Any:
+    async def ask(self, request: Request | list[Request], budget: float) -> Any:
         return await self._run(self._link.asking(request), budget)
 
     async def furnish(self, budget: float) -> None:
@@ -66,18 +67,30 @@ class TaskLink:
             loop.add_reader(fd, _done, future)
         else:
             loop.add_writer(fd, _done, future)
+        self._waiting = future, fd, want
         try:
             await future
         finally:
-            if want == READ:
-                loop.remove_reader(fd)
-            else:
-                loop.remove_writer(fd)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Before the socket is closed, whose number somebody else may get."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or self._loop.is_closed():
+            return
+        future, fd, want = waiting
+        if want == READ:
+            self._loop.remove_reader(fd)
+        else:
+            self._loop.remove_writer(fd)
+        if not future.done():
+            future.set_exception(ConnectionResetError("this client was closed"))
 
     def is_stale(self) -> bool:
         return self._link.is_stale()
 
     def close(self) -> None:
+        self._forget()
         self._link.close()
 
     def after_fork_in_child(self) -> None:

@@ -23,8 +23,11 @@ from holdfast.errors import BackendError
 MOST_LINKS = 8  # a database's connections are dear; a statement takes less than a millisecond
 LOOK_AFTER = 0.05  # a connection that was not used for so long is looked at: it may be closed
 IDLE = 60.0
+# A new connection costs a server more than a statement does, and a short lease has a small budget:
+# connecting has so long, at least, and the statement that it was made for so long.
+CONNECTING, LEAST = 0.5, 0.05
 # Making the tables, once in the life of a database, may take longer than a budget allows.
-FURNISHING, AFTER_FURNISHING = 5.0, 0.25
+FURNISHING = 5.0
 
 
 class Link(Protocol):
@@ -78,10 +81,10 @@ class BlockingTransport:
             link = self._ready(until)
             link.used = now = clock.now()
             try:
-                return link.ask(request, max(until - now, 0.001))
+                return link.ask(request, max(until - now, LEAST))
             except NoTables:
                 link.furnish(FURNISHING)
-                return link.ask(request, max(until - clock.now(), AFTER_FURNISHING))
+                return link.ask(request, max(until - clock.now(), CONNECTING))
         except NoTables:
             raise BackendError(
                 f"{self._where}: its tables are gone as soon as they are made"
@@ -111,7 +114,7 @@ class BlockingTransport:
             if now - link.used <= IDLE and not link.is_stale():
                 return link
             self._drop(link)
-        link = self._connect(max(until - now, 0.001))
+        link = self._connect(max(until - now, CONNECTING))
         self._all.add(link)
         return link
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from holdfast import clock
 from holdfast.backends.rows.errors import Again, NoTables
 from holdfast.backends.rows.pool import (
-    AFTER_FURNISHING,
+    CONNECTING,
     FURNISHING,
     IDLE,
+    LEAST,
     LOOK_AFTER,
     MOST_LINKS,
     breath,
@@ -106,10 +107,10 @@ class TaskTransport:
             link = await self._ready(pool, until)
             link.used = clock.now()
             try:
-                return await link.ask(request, max(until - clock.now(), 0.001))
+                return await link.ask(request, max(until - clock.now(), LEAST))
             except NoTables:
                 await link.furnish(FURNISHING)
-                return await link.ask(request, max(until - clock.now(), AFTER_FURNISHING))
+                return await link.ask(request, max(until - clock.now(), CONNECTING))
         except NoTables:
             raise BackendError(
                 f"{self._where}: its tables are gone as soon as they are made"
@@ -143,7 +144,7 @@ class TaskTransport:
             if idle <= LOOK_AFTER or not (idle > IDLE or link.is_stale()):
                 return link
             pool.drop(link)
-        link = await self._connect(max(until - now, 0.001))
+        link = await self._connect(max(until - now, CONNECTING))
         pool.all.add(link)
         return link
 
