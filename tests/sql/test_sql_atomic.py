@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.mysql import schema
 from holdfast.backends.rows.backend import mark_of
 from holdfast.backends.rows.book import RowBook
 from holdfast.core import law
@@ -203,6 +204,28 @@ def test_a_bell_before_it_is_written_would_be_believed(backends, monkeypatch):
     assert run(first.release(holder, BUDGET))
     assert heard == [[], []]  # in vain, and again
     assert [grant is not None for grant in rung] == [True]
+
+
+def test_who_joins_is_never_told_of_the_fence_of_its_own_grant(backends, database, monkeypatch):
+    """Else it would take its grant for an old one. The answer is made long, and meanwhile the
+    holder releases: it must wait until the answer is made."""
+    if database.kind == "mariadb":  # elsewhere it is one statement
+        slow = [
+            f"DO SLEEP(0.1);{part}" if part.lstrip().startswith("SELECT") else part
+            for part in schema.JOIN
+        ]
+        monkeypatch.setattr(schema, "JOIN", tuple(slow))
+    first, second = backends[:2]
+    holder, waiter = claimed("n", 1), claimed("n", 2)
+    run(first.claim(holder, BUDGET))
+    second._crowds("n", True)
+    busy: list[Any] = []
+    joining = threading.Thread(target=lambda: busy.append(run(second.claim(waiter, BUDGET))))
+    joining.start()
+    joining.join(0.05)
+    assert run(first.release(holder, BUDGET))
+    joining.join()
+    assert busy[0].fence < run(second.claim(waiter, BUDGET)).fence
 
 
 def test_nothing_is_locked_between_reading_and_writing(backends):

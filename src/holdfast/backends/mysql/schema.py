@@ -105,7 +105,9 @@ WHERE hash = %s AND id = %s AND crowd = 0 AND ends > {_NOW}
 # For a plain lock that somebody else holds: the seat lives, so nobody can be served, and the law
 # would do no more than this. In one transaction: the name first (hash, id), which locks it; then
 # the place (hash, id, who, lease, lease of a place in µs, home, hash, id), unless something else of
-# this claim is there; the answer (hash, hash, id, hash).
+# this claim is there; the answer (hash, id, hash, hash). The answer comes before the end, while the
+# name is still ours: a moment later its last fence may be the one that this very claim was granted
+# under, and who is told of that takes its own grant for an old one.
 JOIN = (
     "BEGIN",
     f"""
@@ -128,7 +130,6 @@ ON DUPLICATE KEY UPDATE
     ends = VALUES(ends), home = VALUES(home)
 """,
     "SET @holdfast_won = @holdfast_won = 1 AND ROW_COUNT() > 0",
-    "COMMIT",
     f"""
 SELECT TIMESTAMPDIFF(MICROSECOND, {_NOW}, ends), last_fence,
     EXISTS (SELECT 1 FROM holdfast_rows AS r JOIN holdfast_rows AS mine
@@ -136,6 +137,7 @@ SELECT TIMESTAMPDIFF(MICROSECOND, {_NOW}, ends), last_fence,
             WHERE r.hash = %s AND r.kind = 1 AND r.place < mine.place AND r.ends > {_NOW})
 FROM holdfast_names WHERE hash = %s AND @holdfast_won = 1
 """,
+    "COMMIT",
 )
 
 # lease in µs, hash, id, fence. Many of these are one transaction, in the order of their hashes, so

@@ -74,7 +74,7 @@ class MySQLSpeech:
         return reply[0].insert_id if reply[0].affected else 0
 
     def join(self, mark: bytes, claim: Claim, home: str) -> str:
-        begin, seat, won, place, placed, commit, answer = schema.JOIN
+        begin, seat, won, place, placed, answer, commit = schema.JOIN
         mine = claim.id.encode()
         put = (mark, mine, claim.who, claim.lease, _PLACE_LEASE, home.encode(), mark, mine)
         return ";".join(
@@ -84,15 +84,16 @@ class MySQLSpeech:
                 won,
                 filled(place, *put),
                 placed,
-                commit,
                 filled(answer, mark, mine, mark, mark),
+                commit,
             )
         )
 
     def joined(self, reply: Sequence[Result]) -> Busy | None:
-        if not reply[-1].rows:
+        found = reply[-2].rows  # the last is the end of the transaction
+        if not found:
             return None
-        rest, fence, others = reply[-1].rows[0]
+        rest, fence, others = found[0]
         return Busy(REFRESH if others else min(REFRESH, max(int(rest) / 1e6, 0.0)), int(fence))
 
     def release_alone(self, mark: bytes, claim: Claim) -> str:
