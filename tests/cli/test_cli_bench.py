@@ -126,9 +126,9 @@ def test_nothing_is_left_in_the_stores(measured: Measured, redis_server: RedisSe
     assert names == [("default:bystander",)]
     with redis_server.client(db=9, decode_responses=True) as server:
         left = [key for key in server.scan_iter() if "bystander" not in key]
-        assert left, "where did it look for the lock?"
+        assert 1 <= len(left) <= 2, "one name, whatever was measured"
         for key in left:  # the last fence and the last place in the queue, for a minute and a half
-            assert re.fullmatch(r"hf:\{bench-\w+:\w+\}(:w)?", key)
+            assert re.fullmatch(r"hf:\{bench-\w+:bench-\w+\}(:w)?", key)
             assert server.hkeys(key) in ([".f"], [".n"])
             assert 0 < server.pttl(key) <= 90_000
 

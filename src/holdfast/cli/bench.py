@@ -156,7 +156,8 @@ class Bench:
 
     def _round(self, store: Store, size: int) -> Outcome:
         crew, members = self._crew, self._members(store, size)
-        name = secrets.token_hex(4)
+        # One name for the whole run: some stores remember the last fence of each.
+        name = self._namespace
         crew.prepare(
             [
                 Task(store.secret_url, self._namespace, name, len(share), SETTLE)
@@ -196,8 +197,8 @@ def _looked_at(url: str, namespace: str) -> Store | None:
     try:
         with connect(url, namespace=namespace) as client:
             where = client.store.url
-            client.inspect("look")  # where nobody answers, this says so at once
-            client.lock("look", timeout=LOOK).acquire().release()
+            client.inspect(namespace)  # where nobody answers, this says so at once
+            client.lock(namespace, timeout=LOOK).acquire().release()
             return _seen(url, client)
     except HoldfastError as error:
         said = str(error)
