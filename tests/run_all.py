@@ -29,7 +29,10 @@ CONFORMANCE = "tests/test_conformance.py"
 WORKERS = "6"
 
 STEPS = {
-    "conformance": [*COVERAGE, "run", "-m", "pytest", "-n", WORKERS, CONFORMANCE, *sys.argv[1:]],
+    "conformance": [
+        *COVERAGE, "run", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", CONFORMANCE,
+        *sys.argv[1:],
+    ],
     "tests": [*COVERAGE, "run", "-m", "pytest", f"--ignore={CONFORMANCE}", *sys.argv[1:]],
     "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
     "simulation of Redis": [

@@ -45,7 +45,12 @@ def without_tables(server):
 @pytest.mark.parametrize(
     "store, case, face",
     [
-        pytest.param(store, case, face, id=f"{store}-{face}-{case.name}")
+        pytest.param(
+            *(store, case, face),
+            id=f"{store}-{face}-{case.name}",
+            # Of several workers one runs all of these, and starts only the server that they need.
+            marks=pytest.mark.xdist_group(f"{store}-{face}"),
+        )
         for store, (across, _) in STORES.items()
         for case, face in cases_for(across)
     ],

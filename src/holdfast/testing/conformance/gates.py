@@ -81,7 +81,9 @@ async def test_all_who_wait_at_a_latch_are_let_through_in_one_go(world: World) -
     assert not any(waiter.done for waiter in waiters), "let through too early"
     assert len((await clients[0].inspect("a")).waiters) == 9
     assert await clients[1].latch("a", 2).count_down()
-    assert not (await clients[0].inspect("a")).waiters, "the last count-down left some waiting"
+    if clients[0].capabilities.wakes != "ring":  # else each finds out when it has heard
+        left = (await clients[0].inspect("a")).waiters
+        assert not left, "the last count-down left some waiting"
     await all_true(waiters)
     await forget(clients[0], "a")
 
