@@ -71,9 +71,7 @@ def test_kazoo_732_leaves_an_orphan_when_it_gives_up_while_suspended(
 ) -> None:
     holder, mine = agent(zookeeper_server.url), agent(far, session=25)
     hold = holder.do(lambda client: client.lock(name).acquire())
-    assert (
-        mine.do(lambda client: client.lock(name).try_acquire()) is None
-    )  # connected, all is there
+    assert mine.do(lambda client: client.lock(name).try_acquire()) is None  # and is connected
     if when == "comes":
         drop_next(network, name)
         network.refuse()  # there is no other connection when this one is gone
