@@ -17,6 +17,7 @@ from servers.programs import program
 
 if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
+    from servers.pgbouncer_server import PgBouncerServer
     from servers.postgres_server import PostgresServer
     from servers.redis_server import RedisServer
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
@@ -99,6 +100,16 @@ def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
     yield new_zookeepers
     for group in groups:
         group.stop()
+
+
+@pytest.fixture
+def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
+    """A PgBouncer of the test's own, in transaction mode, before the PostgreSQL of all tests."""
+    need("pgbouncer", driver="psycopg")
+    from servers.pgbouncer_server import PgBouncerServer
+
+    with PgBouncerServer(postgres_server) as server:
+        yield server
 
 
 @pytest.fixture

@@ -24,11 +24,20 @@ STORES = {
         "network",
         lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",
     ),
+    "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
+    "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
 }
 
 
 def emptied(server):
     server.call("FLUSHALL")
+    return server
+
+
+def without_tables(server):
+    for table in ("holdfast_names", "holdfast_rows"):
+        with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {table}")
     return server
 
 

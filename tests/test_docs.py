@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORE_PAGES = [
-    ROOT / "docs" / f"{store}.md" for store in ("memory", "sqlite", "redis", "zookeeper")
-]
+STORES = ("memory", "sqlite", "redis", "zookeeper", "postgresql", "mysql")
+STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
+    "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
     'host="localhost", port=3306, user="app", database="app"': (
         "mariadb_server",
         lambda server: (

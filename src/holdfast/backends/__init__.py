@@ -81,6 +81,18 @@ def _open_zookeeper(url: str) -> Store:
     return open_zookeeper(url)
 
 
+def _open_postgres(url: str) -> Store:
+    from holdfast.backends.postgres.store import open_postgres
+
+    return open_postgres(url)
+
+
+def _open_mysql(url: str) -> Store:
+    from holdfast.backends.mysql.store import open_mysql
+
+    return open_mysql(url)
+
+
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
@@ -105,4 +117,8 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "rediss": _open_redis,
     "unix": _open_redis,
     "zookeeper": _open_zookeeper,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+    "mysql": _open_mysql,
+    "mariadb": _open_mysql,
 }

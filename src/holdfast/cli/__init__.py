@@ -1,1 +1,1 @@
-"""The command: `holdfast run` holds a lock while a command runs, `holdfast demo` shows it all."""
+"""The command: run holds a lock while a command runs, demo shows it all, bench measures."""

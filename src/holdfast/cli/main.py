@@ -20,6 +20,7 @@ examples:
   holdfast run report --timeout 0 -- ./report.sh   run, or exit 75 if it runs already
   holdfast run orders --url sqlite:///srv/app/locks.db -- make import
   holdfast demo                                    fifteen seconds that show it all
+  holdfast bench --compare redis://localhost:6379/0 sqlite:///var/tmp/bench.db
 
 The store is --url, or $HOLDFAST_URL, or else the embedded one of this user on this host.
 """
@@ -40,6 +41,24 @@ exit codes:
   76   lost, or not renewed in time: the command was stopped
   126  the command cannot be executed
   127  the command was not found
+"""
+
+BENCH_EPILOG = """\
+Everybody acquires and releases one random name in a namespace of its own: nobody else's locks are
+touched, and nothing is left behind. A server is kept busy meanwhile: do not do it to one in use.
+Without a URL: an embedded store in a new file, and memory (threads of one process).
+
+examples:
+  holdfast bench
+  holdfast bench --compare redis://localhost:6379/0 sqlite:///var/tmp/bench.db
+  holdfast bench --compare --svg chart.svg --json figures.json redis://:secret@localhost/0
+  holdfast bench --contenders 1,200 --seconds 1 --rounds 1 redis://localhost:6379/0
+
+exit codes:
+  0    measured
+  1    two contenders were inside at once: the lock is broken
+  2    wrong usage, or a store that cannot be reached; nothing was measured
+  69   a store went away while it was measured
 """
 
 
@@ -71,6 +90,8 @@ def _dispatch(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.verb == "demo":
         return demo.show(seconds=given.seconds)
+    if given.verb == "bench":
+        return _bench(given)
     if not command:
         parser.error(f"the command comes after --: holdfast run {given.name} -- command arguments…")
     return run.run(
@@ -80,6 +101,23 @@ def _dispatch(arguments: list[str]) -> int:
         namespace=given.namespace,
         timeout=given.timeout,
         lease=given.lease,
+    )
+
+
+def _bench(given: argparse.Namespace) -> int:
+    from holdfast.cli import bench  # what the others need not load
+
+    return bench.bench(
+        bench.Plan(
+            urls=given.urls,
+            sizes=given.contenders,
+            seconds=given.seconds,
+            rounds=given.rounds,
+            processes=given.processes,
+            svg=given.svg,
+            json=given.json,
+            draw=given.compare,
+        )
     )
 
 
@@ -96,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"holdfast {holdfast.__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="run | demo", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="run | demo | bench", required=True)
     runs = verbs.add_parser(
         "run",
         help="hold a lock while a command runs",
@@ -126,7 +164,49 @@ def _parser() -> argparse.ArgumentParser:
     shows.add_argument(
         "--seconds", type=float, default=15.0, metavar="N", help="about how long (default: 15)"
     )
+    _add_bench(
+        verbs.add_parser(
+            "bench",
+            help="how fast, how fairly and at what cost a lock goes round, store by store",
+            usage="holdfast bench [--compare] [URL …] [--contenders N,N,…] [--seconds S]"
+            "\n                      [--rounds N] [--processes N] [--svg FILE] [--json FILE]",
+            description="Measure one lock on each store, under 1, 10 and 50 contenders.",
+            epilog=BENCH_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     return parser
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("urls", nargs="*", metavar="URL", help="a store, as holdfast.connect() takes it")
+    add("--compare", action="store_true", help="draw the stores against each other here too")
+    add(
+        "--contenders",
+        type=_numbers,
+        default=[1, 10, 50],
+        metavar="N,N,…",
+        help="how many want the lock (default: 1,10,50)",
+    )
+    add("--seconds", type=float, default=3.0, metavar="S", help="of one round (default: 3)")
+    add("--rounds", type=int, default=3, metavar="N", help="whose median is shown (default: 3)")
+    add(
+        "--processes",
+        type=int,
+        default=4,
+        metavar="N",
+        help="over which the contenders are spread, as threads (default: 4)",
+    )
+    add("--svg", metavar="FILE", help="draw a chart")
+    add("--json", metavar="FILE", help="write the figures for scripts")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers and commas, as 1,10,50") from None
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What of kazoo is put otherwise: one thread, no queues, quick attempts to connect; and a request that
-it does not know."""
+"""What of kazoo is put otherwise: one thread, no queues, quick attempts to connect; and a request
+that it does not know."""
 
 from __future__ import annotations
 

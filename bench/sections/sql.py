@@ -1,0 +1,209 @@
+"""PostgreSQL and MariaDB: a lock that is alone, and hand-overs, against bare statements and polls.
+
+The bare cycle is a row with a primary key that is inserted and deleted, by the driver's own cursor,
+as a user would write it (psycopg prepares it). Both servers keep their data in memory mostly (no
+fsync), so it is the statements that are compared, not the disk. "A poll" is who tries every 100 ms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.backends.rows.pool import BlockingTransport
+
+from ._line import Line, at_most, times
+from ._rounds import Subject, interleaved, percentile
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from servers.mariadb_server import MariaDBServer
+from servers.postgres_server import PostgresServer
+
+OF_THE_BARE_CYCLE = 0.8
+POLL = 0.1
+OF_THE_POLL = 5.0
+WAITERS = (1, 10, 50)
+MOST_READS = 250.0  # statements a second of 50 who wait in one process
+TABLE = "CREATE TABLE bare (id {key} PRIMARY KEY, who varchar(100))"
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (4, 0.06) if quick else (15, 0.2)
+    lines = []
+    for name, kind in (("PostgreSQL", PostgresServer), ("MariaDB", MariaDBServer)):
+        with kind() as server:
+            lines += _alone(name, server, rounds, seconds)
+            for waiters in (1, 10) if quick else WAITERS:
+                lines.append(_handed_over(name, server.url, waiters, 8 if quick else 30))
+            lines.append(_idle(name, server.url, 1.0 if quick else 5.0))
+    return lines
+
+
+# ---- nobody in the way --------------------------------------------------------------------------
+
+
+def _alone(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(TABLE.format(key="bytea" if name == "PostgreSQL" else "binary(32)"))
+        client = holdfast.connect(server.url)
+        subjects: dict[str, Subject] = {
+            "holdfast": _cycle(client),
+            "bare": _bare(cursor),
+            "locks": _database_locks(cursor, name == "PostgreSQL"),
+        }
+        found = interleaved(subjects, rounds=rounds, seconds=seconds)
+        client.close()
+    what, value = f"{name}: with client.lock(name)", found.per_second("holdfast")
+    bare = found.faster("holdfast", "bare")
+    locks = found.faster("holdfast", "locks")
+    theirs = "advisory lock, a session's" if name == "PostgreSQL" else "GET_LOCK, a session's"
+    return [
+        times(what, value, "/s", "insert + delete, driver's cursor", bare, OF_THE_BARE_CYCLE),
+        Line(what, value, "/s", theirs, f"{locks:.2f}×"),
+    ]
+
+
+def _cycle(client: holdfast.Client) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with client.lock("orders:42"):
+                pass
+
+    return cycle
+
+
+def _bare(cursor: Any) -> Subject:
+    key = bytes(range(32))
+
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            cursor.execute("INSERT INTO bare VALUES (%s, %s)", (key, "somebody"))
+            cursor.execute("DELETE FROM bare WHERE id = %s", (key,))
+
+    return cycle
+
+
+def _database_locks(cursor: Any, postgres: bool) -> Subject:
+    take = "SELECT pg_advisory_lock(%s)" if postgres else "SELECT GET_LOCK(%s, 10)"
+    give = "SELECT pg_advisory_unlock(%s)" if postgres else "SELECT RELEASE_LOCK(%s)"
+
+    key = 42 if postgres else "forty-two"
+
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            cursor.execute(take, (key,))
+            cursor.execute(give, (key,))
+
+    return cycle
+
+
+# ---- hand-overs ---------------------------------------------------------------------------------
+
+
+def _handed_over(name: str, url: str, waiters: int, each: int) -> Line:
+    """Two processes with so many threads together; from a release to the next that is inside."""
+    ours = percentile(_gaps(url, waiters, each, polls=False), 0.5)
+    theirs = percentile(_gaps(url, waiters, max(each // 8, 2), polls=True), 0.5)
+    what = f"{name}: {waiters} wait: release→next p50"
+    return times(what, ours * 1e3, "ms", "a poll every 100 ms", theirs / ours, OF_THE_POLL)
+
+
+def _gaps(url: str, waiters: int, each: int, *, polls: bool) -> list[float]:
+    context = multiprocessing.get_context("spawn")
+    told: Any = context.Queue()
+    shares = [(waiters + 1) // 2, (waiters + 1) - (waiters + 1) // 2]
+    gate = context.Barrier(len(shares))
+    crew = [
+        context.Process(target=_contend, args=(url, share, each, polls, gate, told))
+        for share in shares
+    ]
+    for process in crew:
+        process.start()
+    turns = sorted(turn for _ in crew for turn in told.get())
+    for process in crew:
+        process.join()
+    # Those at the end find nobody in their way.
+    pairs = list(itertools.pairwise(turns))[: len(turns) * 2 // 3]
+    return [after[1] - before[2] for before, after in pairs if before[3] != after[3]]
+
+
+def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: Any) -> None:
+    client = holdfast.connect(url)
+    turns: list[tuple[int, float, float, str]] = []
+
+    def contend() -> None:
+        lock = client.lock("contended")
+        for _ in range(each):
+            if polls:
+                while (hold := lock.try_acquire()) is None:
+                    time.sleep(POLL)
+            else:
+                hold = lock.acquire()
+            inside = time.monotonic()
+            time.sleep(0.002)  # some work, so that the others are there
+            leaving = time.monotonic()
+            hold.release()
+            me = f"{threading.get_ident()} of {id(client)} {gate!r}"
+            turns.append((hold.fence, inside, leaving, me))
+
+    crew = [threading.Thread(target=contend) for _ in range(threads)]
+    client.names()
+    gate.wait()
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    told.put(turns)
+    client.close()
+
+
+# ---- waiting ------------------------------------------------------------------------------------
+
+
+def _idle(name: str, url: str, seconds: float) -> Line:
+    """What 50 threads of a process that wait for one lock ask of the server."""
+    holder, client = holdfast.connect(url), holdfast.connect(url)
+    hold = holder.lock("idle").acquire()
+    crew = [threading.Thread(target=_patient, args=(client,)) for _ in range(50)]
+    for thread in crew:
+        thread.start()
+    while len(holder.inspect("idle").waiters) < 50:
+        time.sleep(0.02)
+    time.sleep(1.0)
+    sent = _counted(lambda: time.sleep(seconds))
+    hold.release()
+    for thread in crew:
+        thread.join()
+    holder.close()
+    client.close()
+    return at_most(MOST_READS, f"{name}: 50 wait in one process: statements", sent / seconds, "/s")
+
+
+def _patient(client: holdfast.Client) -> None:
+    with client.lock("idle", timeout=60):
+        pass
+
+
+def _counted(work: Callable[[], None]) -> int:
+    """How many requests all clients of this process send meanwhile."""
+    count, send = 0, BlockingTransport.send
+
+    def counting(self: BlockingTransport, request: Any, budget: float) -> Any:
+        nonlocal count
+        count += 1
+        return send(self, request, budget)
+
+    BlockingTransport.send = counting  # type: ignore[method-assign]
+    try:
+        work()
+    finally:
+        BlockingTransport.send = send  # type: ignore[method-assign]
+    return count

@@ -1,0 +1,1 @@
+"""MariaDB and MySQL: the rows of `backends.rows`; who waits looks, a process at a time."""

@@ -1,0 +1,153 @@
+"""Connections to MariaDB and MySQL, blocking: PyMySQL connects, and carries one string at a time.
+
+Its cursors are left out: they quote, and remember, what is not needed here. Nothing is retried.
+Whoever catches an error looks at ``broken``: a link that is, is closed, because an answer may still
+come on it, and because a transaction that did not come to its end is undone so.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from holdfast import clock
+from holdfast.backends.mysql import schema
+from holdfast.backends.mysql.conditions import explained, refuse_unfit
+from holdfast.backends.mysql.words import Result
+from holdfast.errors import BackendError
+
+
+class Address:
+    """How to connect: words that PyMySQL and asyncmy both understand."""
+
+    def __init__(self, said: dict[str, Any], where: str) -> None:
+        self.said = said
+        self.where = where
+
+
+class Link:
+    """One session; for one thread at a time."""
+
+    def __init__(self, connection: Any, where: str) -> None:
+        self._connection = connection
+        self._where = where
+        self.broken = False
+        self.used = clock.now()
+
+    def ask(self, request: Any, budget: float) -> Any:
+        """What one string says, statement by statement. A request may carry something along."""
+        if isinstance(request, tuple):
+            return request[0], self._ask(request[1], budget)
+        if isinstance(request, list):  # each is one statement
+            return [[result] for result in self._ask(";".join(request), budget)]
+        return self._ask(request, budget)
+
+    def _ask(self, sql: str, budget: float) -> list[Result]:
+        connection = self._connection
+        until = clock.now() + budget
+        connection._read_timeout = connection._write_timeout = budget
+        try:
+            connection.query(sql)
+            results = [result_of(connection._result)]
+            while connection._result.has_next:
+                connection._read_timeout = max(until - clock.now(), 0.001)
+                connection.next_result()
+                results.append(result_of(connection._result))
+            return results
+        except pymysql.MySQLError as error:
+            raise self._refused(error, sql, budget) from error
+        except OSError as error:
+            self.broken = True
+            raise BackendError(f"the connection to {self._where} is lost: {error}") from error
+        except BaseException:
+            self.broken = True  # Ctrl-C, say: an answer may still come
+            raise
+
+    def _refused(self, error: pymysql.MySQLError, sql: str, budget: float) -> Exception:
+        code, said = code_and_words(error)
+        if not isinstance(error, pymysql.err.ProgrammingError) or sql.startswith("BEGIN"):
+            self.broken = True  # a transaction may be open, or an answer on its way
+        if "timed out" in said:
+            return BackendError(f"{self._where} did not answer within {budget:.3g} s")
+        return explained(code, said, self._where)
+
+    def furnish(self, budget: float) -> None:
+        for table in schema.TABLES:
+            self._ask(table, budget)
+
+    def is_stale(self) -> bool:
+        """Did the server close it while we did not look?"""
+        sock = self._connection._sock
+        try:
+            sock.setblocking(False)
+            sock.recv(1, socket.MSG_PEEK)
+            return True
+        except (BlockingIOError, ValueError):
+            return False
+        except (OSError, AttributeError):
+            return True
+        finally:
+            self._connection._current_timeout = -1
+            if sock is not None:
+                sock.setblocking(True)
+
+    def close(self) -> None:
+        """Without a word: it may be in the middle of an answer."""
+        self.broken = True
+        self._connection._force_close()
+
+    def after_fork_in_child(self) -> None:
+        """The parent's session is the parent's: only our copy of its socket is closed."""
+        self.close()
+
+
+def result_of(result: Any) -> Result:
+    return Result(result.affected_rows or 0, result.insert_id or 0, result.rows or ())
+
+
+def code_and_words(error: Exception) -> tuple[int, str]:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    said = str(error.args[1]) if len(error.args) > 1 else str(error)
+    return code, said
+
+
+def connect(address: Address, budget: float) -> Link:
+    """A session that was looked at: it can write."""
+    until = clock.now() + budget
+    try:
+        connection = pymysql.connect(
+            **address.said,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=budget,
+            read_timeout=budget,
+            write_timeout=budget,
+            client_flag=CLIENT.MULTI_STATEMENTS,
+        )
+    except pymysql.MySQLError as error:
+        code, said = code_and_words(error)
+        failed = explained(code, said, address.where)
+        if code == 2003 or not isinstance(failed, BackendError):
+            failed = BackendError(f"{address.where} is out of reach: {said}")
+        raise failed from error
+    except OSError as error:
+        raise BackendError(f"{address.where} is out of reach: {error}") from error
+    link = Link(connection, address.where)
+    try:
+        prepare(link._ask(preparing(), max(until - clock.now(), 0.001)), address.where)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def preparing() -> str:
+    return ";".join((*schema.SETTINGS, schema.CHECK))
+
+
+def prepare(results: Sequence[Result], where: str) -> None:
+    refuse_unfit({str(name): str(value) for name, value in results[-1].rows}, where)

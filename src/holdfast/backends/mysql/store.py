@@ -1,0 +1,135 @@
+"""Which server: URLs, and the opened store."""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+import ssl
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast import forks
+from holdfast.core.ports import Signal
+from holdfast.errors import ConfigurationError
+from holdfast.model import Capabilities, Granted
+
+try:
+    import asyncmy  # noqa: F401
+    import pymysql  # noqa: F401
+except ImportError as missing:
+    raise ConfigurationError(
+        f"MariaDB and MySQL need a client library that is not installed ({missing.name}): "
+        "pip install 'holdfast[mysql]'"
+    ) from None
+
+from holdfast.backends.mysql.links import Address, connect
+from holdfast.backends.mysql.tasks import connect_task
+from holdfast.backends.mysql.words import MySQLSpeech
+from holdfast.backends.rows.backend import RowsBackend, mark_of
+from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar
+from holdfast.backends.rows.pool import BlockingTransport
+from holdfast.backends.rows.tasks import TaskTransport
+
+CAPABILITIES = Capabilities(
+    store="mysql", across="network", wakes="one paced read per process", survives_restart=True
+)
+SPEECH = MySQLSpeech()
+PORT = 3306
+OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
+
+
+class MySQLStore:
+    """One database, seen by one client."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.url = address.where
+        self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
+        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
+        self._ear: PacedEar | None = None
+        forks.remember(self)
+
+    def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
+        transport = BlockingTransport(partial(connect, self._address), self.url)
+        self._ear = PacedEar(partial(_look, transport))
+        self._ears.add(self._ear)
+        return self._backend(transport, self._ear)
+
+    def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
+        """Its keeper was made just before, and looks for it."""
+        transport = TaskTransport(partial(connect_task, self._address), self.url)
+        if self._ear is None:
+            self.blocking(signal)
+        assert self._ear is not None
+        return self._backend(transport, self._ear)
+
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
+        self._transports.add(transport)
+        start = secrets.token_bytes(32)
+        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+
+    def before_fork(self) -> None:
+        """Nothing to rest: what crosses a fork is dropped in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        for ear in list(self._ears):
+            ear.after_fork_in_child()
+        for transport in list(self._transports):
+            transport.after_fork_in_child()
+
+
+def _look(
+    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+) -> list[tuple[str, Granted]]:
+    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+    return SPEECH.grants(transport.send(request, EAR_BUDGET))
+
+
+def open_mysql(url: str) -> MySQLStore:
+    """``mysql://user:password@host:port/database``, or ``mariadb://``, which is the same."""
+    parts = urlsplit(url)
+    try:
+        port, host, user = parts.port or PORT, parts.hostname or "localhost", parts.username or ""
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
+        port = 0
+    database = unquote(parts.path.strip("/"))
+    if not port or not database or "/" in database or parts.fragment:
+        raise ConfigurationError(
+            f"not a {parts.scheme}:// URL: {parts.scheme}://user:password@host:port/database is "
+            "one, where / ? # @ in a password are written as %2F %3F %23 %40"
+        )
+    for option in options:
+        if option not in OPTIONS:
+            near = difflib.get_close_matches(option, OPTIONS, 1)
+            hint = f": did you mean {near[0]}?" if near else f" (there are: {', '.join(OPTIONS)})"
+            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+    said: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "user": unquote(user),
+        "password": unquote(parts.password or ""),
+        "database": database,
+    }
+    if "unix_socket" in options:
+        said["unix_socket"] = options["unix_socket"]
+    if any(option.startswith("ssl") for option in options):
+        said["ssl"] = _secured(options)
+    return MySQLStore(Address(said, f"{parts.scheme} at {host}:{port}/{database}"))
+
+
+def _secured(options: dict[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        context.check_hostname = options.get("ssl_check_hostname", "true") != "false"
+        if "ssl_cert" in options:
+            context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
+    except OSError as error:
+        raise ConfigurationError(f"the certificates cannot be read: {error}") from error
+    return context

@@ -1,0 +1,1 @@
+"""PostgreSQL: the rows of `backends.rows`, and LISTEN/NOTIFY for bells."""

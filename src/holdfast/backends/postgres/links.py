@@ -1,0 +1,288 @@
+"""Connections to PostgreSQL, spoken to through libpq as psycopg wraps it.
+
+psycopg's cursors cost three times what the server does; a step here is one prepared statement, so
+libpq is all that is needed, and every call can have a budget to the millisecond. What has to be
+waited for is said once, as a generator, for both colours.
+
+Nothing is retried here. Whoever catches an error looks at ``broken``: a link that is, is closed,
+because an answer may still come on it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Generator
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from holdfast import clock
+from holdfast.backends.postgres import schema
+from holdfast.backends.postgres.conditions import explained, not_connected
+from holdfast.backends.postgres.words import Request, Statement
+from holdfast.backends.rows.errors import Again, NoTables
+from holdfast.errors import BackendError
+
+READ, WRITE = select.POLLIN, select.POLLOUT
+# What to wait for, and on which socket.
+Waits = Generator[tuple[int, int], None, Any]
+_FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_POOLED_CODES = ("26000", "42P05")
+
+
+class Address:
+    """How to connect: libpq's own words, checked before."""
+
+    def __init__(self, conninfo: bytes, where: str) -> None:
+        self.conninfo = conninfo
+        self.where = where
+
+
+class Link:
+    """One session; for one thread or task at a time. ``pooled``: a pooler stands between, which
+    may give each transaction to another session: nothing may be left in it."""
+
+    def __init__(self, pgconn: Any, where: str) -> None:
+        self._pgconn = pgconn
+        self._where = where
+        self._prepared: set[bytes] = set()
+        self.pooled = False
+        self.broken = False
+        self.used = clock.now()
+        self.fd: int = pgconn.socket
+
+    # ---- asking, in either colour --------------------------------------------------------------
+
+    def asking(self, request: Request | list[Request]) -> Waits:
+        """One statement, and its result; or a list of them."""
+        if isinstance(request, list):
+            return (yield from self._asking_all(request))
+        statement, said = request
+        pgconn = self._pgconn
+        if self.pooled:
+            pgconn.send_query_params(statement.sql, said, param_formats=statement.formats)
+            return (yield from self._answered())
+        yield from self._preparing(statement)
+        pgconn.send_query_prepared(statement.name, said, statement.formats)
+        return (yield from self._answered())
+
+    def _preparing(self, statement: Statement) -> Waits:
+        if statement.name not in self._prepared:
+            self._pgconn.send_prepare(statement.name, statement.sql)
+            yield from self._answered()
+            self._prepared.add(statement.name)
+
+    def _asking_all(self, requests: list[Request]) -> Waits:
+        """Many at once, each a transaction of its own: nothing is locked from one to the next."""
+        if self.pooled:
+            results = []
+            for request in requests:
+                results.append((yield from self.asking(request)))
+            return results
+        for statement in {request.statement for request in requests}:
+            yield from self._preparing(statement)
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        for statement, said in requests:
+            pgconn.send_query_prepared(statement.name, said, statement.formats)
+            pgconn.pipeline_sync()
+        while pgconn.flush():
+            yield self.fd, WRITE
+        found = []
+        for _ in requests:
+            found.append((yield from self._next()))
+            for _ in range(2):  # the end of this one, and of its transaction
+                yield from self._next()
+        pgconn.exit_pipeline_mode()
+        for result in found:
+            if result is None or result.status not in _FINE:
+                raise self._refused(result)
+        return found
+
+    def _next(self) -> Waits:
+        pgconn = self._pgconn
+        while pgconn.is_busy():
+            yield self.fd, READ
+            pgconn.consume_input()
+        return pgconn.get_result()
+
+    def saying(self, sql: str) -> Waits:
+        """Statements without parameters; the last one's result."""
+        self._pgconn.send_query(sql.encode())
+        return (yield from self._answered())
+
+    def _answered(self) -> Waits:
+        pgconn = self._pgconn
+        while pgconn.flush():
+            yield self.fd, WRITE
+        last: Any = None
+        while True:
+            while pgconn.is_busy():
+                yield self.fd, READ
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                break
+            if last is None or last.status in _FINE:
+                last = result
+        if last is None or last.status not in _FINE:
+            raise self._refused(last)
+        return last
+
+    def _refused(self, result: Any) -> Exception:
+        if self._pgconn.status != pq.ConnStatus.OK:
+            self.broken = True
+        if result is None:
+            said = self._pgconn.get_error_message()
+            return BackendError(f"the connection to {self._where} is lost: {said}")
+        code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        if code in _POOLED_CODES:
+            self.pooled = True
+        elif code == "0A000":
+            self._prepared.clear()
+            self.broken = True
+        if code.startswith("57P"):
+            self.broken = True
+        if not code:
+            self.broken = True
+            return BackendError(f"the connection to {self._where} is lost")
+        return explained(code, said.decode(errors="replace"), self._where)
+
+    def furnishing(self) -> Waits:
+        """Make the tables, unless somebody did."""
+        return (yield from self.saying(schema.MAKE_TABLES))
+
+    def lost(self, error: Exception) -> BackendError:
+        """What a failing socket means."""
+        self.broken = True
+        return BackendError(f"the connection to {self._where} is lost: {error}")
+
+    def late(self, budget: float) -> BackendError:
+        self.broken = True
+        return BackendError(f"{self._where} did not answer within {budget:.3g} s")
+
+    # ---- blocking ------------------------------------------------------------------------------
+
+    def ask(self, request: Request | list[Request], budget: float) -> Any:
+        return self.run(self.asking(request), budget)
+
+    def furnish(self, budget: float) -> None:
+        self.run(self.furnishing(), budget)
+
+    def run(self, waits: Waits, budget: float) -> Any:
+        """To its end, here and now."""
+        try:
+            return _run(waits, clock.now() + budget)
+        except TimeoutError:
+            raise self.late(budget) from None
+        except (BackendError, Again, NoTables):  # in this order: a BackendError is an OSError
+            raise
+        except (psycopg.Error, OSError) as error:
+            raise self.lost(error) from error
+        except BaseException:
+            self.broken = True  # Ctrl-C, say: an answer may still come
+            raise
+
+    # ---- bells ---------------------------------------------------------------------------------
+
+    def notices(self) -> list[str]:
+        """What was sent to the channels that we listen to."""
+        self._pgconn.consume_input()
+        found = []
+        while (notice := self._pgconn.notifies()) is not None:
+            found.append(notice.extra.decode(errors="replace"))
+        return found
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def is_stale(self) -> bool:
+        """Did the server close it while we did not look? It says why before it does."""
+        poll = select.poll()
+        poll.register(self.fd, READ)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        self.broken = True
+        self._pgconn.finish()
+
+    def after_fork_in_child(self) -> None:
+        """The parent's session is the parent's: only our copy of its socket is closed. libpq's own
+        end is not called in a child (psycopg sees to that), so the parent's session goes on."""
+        if not self.broken:
+            self.broken = True
+            try:
+                os.close(self.fd)
+            except OSError:
+                pass
+
+
+def connect(address: Address, budget: float) -> Link:
+    """A session that was looked at: it can write, and it is ours, or known to be pooled."""
+    until = clock.now() + budget
+    try:
+        link = Link(_run(_connecting(address), until), address.where)
+    except TimeoutError:
+        raise BackendError(
+            f"{address.where} did not answer in time while connecting ({budget:.3g} s)"
+        ) from None
+    try:
+        _check(link, address, max(until - clock.now(), 0.001))
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _connecting(address: Address) -> Waits:
+    pgconn = pq.PGconn.connect_start(address.conninfo)
+    while True:
+        if pgconn.status == pq.ConnStatus.BAD:
+            raise not_connected(pgconn.get_error_message(), address.where)
+        match pgconn.connect_poll():
+            case pq.PollingStatus.OK:
+                pgconn.nonblocking = 1
+                return pgconn
+            case pq.PollingStatus.READING:
+                yield pgconn.socket, READ
+            case pq.PollingStatus.WRITING:
+                yield pgconn.socket, WRITE
+            case _:
+                raise not_connected(pgconn.get_error_message(), address.where)
+
+
+def _check(link: Link, address: Address, budget: float) -> None:
+    result = link.run(link.saying(schema.CHECK), budget)
+    pid, read_only, standby = (result.get_value(0, column) for column in range(3))
+    if standby == b"t" or read_only == b"on":
+        kind = "a standby" if standby == b"t" else "read-only (default_transaction_read_only)"
+        raise BackendError(
+            f"{address.where} is {kind}, and a lock must be written down: give the address of "
+            "the primary, or a user and a database that may write",
+            transient=False,
+        )
+    link.pooled = int(pid) != link._pgconn.backend_pid
+    if not link.pooled:
+        link.run(link.saying(schema.SETTINGS), budget)
+
+
+def _run(waits: Waits, until: float) -> Any:
+    poll = None
+    known = -1
+    try:
+        fd, want = next(waits)
+        while True:
+            rest = until - clock.now()
+            if rest <= 0:
+                raise TimeoutError
+            if fd != known or poll is None:
+                poll = select.poll()
+                known = fd
+            poll.register(fd, want)
+            if not poll.poll(rest * 1000):
+                raise TimeoutError
+            fd, want = waits.send(None)
+    except StopIteration as end:
+        return end.value

@@ -1,0 +1,151 @@
+"""Which server: URLs, and the opened store."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+from holdfast import forks
+from holdfast.core.ports import Signal
+from holdfast.errors import ConfigurationError
+from holdfast.model import Capabilities, Granted
+
+try:
+    import psycopg
+    from psycopg import pq
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+except ImportError as missing:
+    raise ConfigurationError(
+        f"PostgreSQL needs a client library that is not installed ({missing.name}): "
+        "pip install 'holdfast[postgres]'"
+    ) from None
+
+from holdfast.backends.postgres.links import Address, Link, connect
+from holdfast.backends.postgres.tasks import connect_task
+from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
+from holdfast.backends.rows.backend import RowsBackend, mark_of
+from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.pool import BlockingTransport
+from holdfast.backends.rows.tasks import TaskTransport
+
+CAPABILITIES = Capabilities(store="postgresql", across="network", survives_restart=True)
+SPEECH = PostgresSpeech()
+_PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
+
+
+class Listener:
+    """A connection that hears one channel."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.fd = link.fd
+
+    @property
+    def broken(self) -> bool:
+        return self._link.broken
+
+    def listen(self, home: str, budget: float) -> None:
+        # A home is hexadecimal digits that we made, nothing that anybody said.
+        self._link.run(self._link.saying(f'LISTEN "{channel_of(home)}"'), budget)
+
+    def bells(self) -> list[tuple[str, Granted | None]]:
+        try:
+            found = [heard(message) for message in self._link.notices()]
+        except (psycopg.Error, OSError) as error:
+            raise self._link.lost(error) from error
+        return [bell for bell in found if bell is not None]
+
+    def close(self) -> None:
+        self._link.close()
+
+    def after_fork_in_child(self) -> None:
+        self._link.after_fork_in_child()
+
+
+class PostgresStore:
+    """One database, seen by one client."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.url = address.where
+        self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
+        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
+        self._ear: PushEar | None = None
+        forks.remember(self)
+
+    def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
+        transport = BlockingTransport(partial(connect, self._address), self.url)
+        self._ear = PushEar(self._listener, PacedEar(partial(_look, transport)))
+        self._ears.add(self._ear)
+        return self._backend(transport, self._ear)
+
+    def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
+        """Its keeper was made just before, and hears for it."""
+        transport = TaskTransport(partial(connect_task, self._address), self.url)
+        if self._ear is None:
+            self.blocking(signal)
+        assert self._ear is not None
+        return self._backend(transport, self._ear)
+
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
+        self._transports.add(transport)
+        start = secrets.token_bytes(32)
+        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+
+    def _listener(self, budget: float) -> Listener | None:
+        link = connect(self._address, budget)
+        if link.pooled:  # another session at each transaction: it could hear nothing
+            link.close()
+            return None
+        return Listener(link)
+
+    def before_fork(self) -> None:
+        """Nothing to rest: what crosses a fork is dropped in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        for ear in list(self._ears):
+            ear.after_fork_in_child()
+        for transport in list(self._transports):
+            transport.after_fork_in_child()
+
+
+def _look(
+    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+) -> list[tuple[str, Granted]]:
+    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+    return SPEECH.grants(transport.send(request, EAR_BUDGET))
+
+
+def open_postgres(url: str) -> PostgresStore:
+    """``postgresql://`` or ``postgres://``, as libpq reads them."""
+    parts = urlsplit(url)
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    for pair in filter(None, parts.query.split("&")):
+        option = pair.partition("=")[0]
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+    try:
+        said = conninfo_to_dict(url)
+        readable = not parts.fragment and _PORTS(str(said.get("port") or "")) is not None
+    except psycopg.Error:
+        readable = False  # what it says may quote a password
+    if not readable:
+        raise ConfigurationError(
+            "not a PostgreSQL URL: postgresql://user:password@host:port/database is one, where "
+            "/ ? # @ in a password are written as %2F %3F %23 %40"
+        )
+    where = f"postgresql at {said.get('host', 'localhost')}:{said.get('port', 5432)}"
+    if said.get("dbname"):
+        where += f"/{said['dbname']}"
+    ours = {"client_encoding": "UTF8", "fallback_application_name": "holdfast"}
+    return PostgresStore(Address(make_conninfo(url, **ours).encode(), where))

@@ -1,0 +1,231 @@
+"""How the bells of a client are heard: the keeper listens, for both colours, in its pauses.
+
+A `PushEar` has a connection on which the server tells of grants as soon as they are committed; it
+is opened when somebody waits first. A `PacedEar` has to look: one statement for all who wait here,
+often at first and then less, because who has waited for long will wait on. Either way a bell is a
+hint: one that gets lost costs a refresh of the place.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast import clock
+from holdfast.backends.bells import Bells
+from holdfast.backends.poke import Poke
+from holdfast.core.ports import Wake
+from holdfast.errors import BackendError
+from holdfast.model import Granted
+
+EAR_BUDGET = 1.0
+LONGEST_PAUSE = 1.0
+# Paced: so often is looked at first, and after so long a wait at the latest.
+FASTEST, SLOWEST, SLOWER = 0.005, 0.05, 1 / 20
+
+
+class Listener(Protocol):
+    """A connection of a dialect that hears."""
+
+    fd: int
+
+    @property
+    def broken(self) -> bool: ...
+
+    def listen(self, home: str, budget: float) -> None: ...
+
+    def bells(self) -> list[tuple[str, Granted | None]]: ...
+
+    def close(self) -> None: ...
+
+    def after_fork_in_child(self) -> None: ...
+
+
+class PacedEar:
+    """Looks. ``look`` asks the store which of (name, claim id) were granted."""
+
+    def __init__(self, look: Callable[[Sequence[tuple[str, str]]], Any]) -> None:
+        self.home = secrets.token_hex(8)
+        self.bells = Bells()
+        self._look = look
+        self._waiting: dict[str, tuple[str, float]] = {}  # claim id: name, since when
+        self._poke = Poke()
+        self.poke = self._poke.poke
+
+    def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool:
+        self.bells.watch(claim_id, wake)
+        self._waiting[claim_id] = (name, clock.now())
+        self._poke.poke()
+        return False  # whatever was granted meanwhile is seen when we look
+
+    def unwatch(self, claim_id: str) -> None:
+        self._waiting.pop(claim_id, None)
+        self.bells.unwatch(claim_id)
+
+    async def hear(self, timeout: float | None) -> None:
+        until = None if timeout is None else clock.now() + timeout
+        while True:
+            poked, rest = self._poke.ready(None if until is None else until - clock.now())
+            pace = self._pace()
+            last = pace is None or (rest is not None and rest <= pace)
+            if self._paused(poked, rest if last else pace) or last:
+                return
+            if self._looked():
+                return
+
+    def _pace(self) -> float | None:
+        """How long until we look again; None: nobody waits."""
+        now = clock.now()
+        youngest = max([since for _, since in list(self._waiting.values())], default=None)
+        if youngest is None:
+            return None
+        pace = min(max((now - youngest) * SLOWER, FASTEST), SLOWEST)
+        return pace * (0.75 + random.random() / 2)
+
+    def _paused(self, poked: int, timeout: float | None) -> bool:
+        """Whether we were poked."""
+        waiter = select.poll()
+        waiter.register(poked, select.POLLIN)
+        if waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000):
+            self._poke.heard()
+            return True
+        return False
+
+    def _looked(self) -> bool:
+        waiting = [(name, claim_id) for claim_id, (name, _) in list(self._waiting.items())]
+        try:
+            found = self._look(waiting)
+        except BackendError:
+            return True  # the keeper will see for itself
+        for claim_id, grant in found:
+            self._waiting.pop(claim_id, None)
+            self.bells.ring(claim_id, grant)
+        return bool(found)
+
+    def close(self) -> None:
+        self._poke.poke()
+
+    def after_fork_in_child(self) -> None:
+        self.home = secrets.token_hex(8)
+        self.bells.clear()
+        self._waiting.clear()
+        self._poke.after_fork_in_child()
+
+
+class PushEar:
+    """Listens on a connection of its own. ``open_listener`` gives one, or None where the server
+    cannot push: then ``paced`` looks instead."""
+
+    def __init__(self, open_listener: Callable[[float], Listener | None], paced: PacedEar) -> None:
+        self._open = open_listener
+        self._paced = paced
+        self._listener: Listener | None = None
+        self._since = float("inf")
+        self._pushes = True
+        self._pause = 0.0
+        self._again_at = 0.0
+        self._closed = False
+        self._mutex = threading.Lock()  # a listener is not closed while the keeper reads it
+        self.poke = paced.poke
+        self.bells = paced.bells
+
+    @property
+    def home(self) -> str:
+        return self._paced.home
+
+    def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool:
+        """Who watches before we listen is rung when we do, and asks again then."""
+        if not self._pushes:
+            return self._paced.watch(name, claim_id, wake, since)
+        self.bells.watch(claim_id, wake)
+        self._paced._waiting[claim_id] = (name, clock.now())
+        self._closed = False
+        if self._listener is None:
+            self.poke()
+            return False
+        return self._since > since
+
+    def unwatch(self, claim_id: str) -> None:
+        self._paced.unwatch(claim_id)
+
+    async def hear(self, timeout: float | None) -> None:
+        if self._pushes and self._listener is None and self.bells and not self._closed:
+            timeout = self._listen(timeout)
+        if not self._pushes:
+            await self._paced.hear(timeout)
+            return
+        poke = self._paced._poke
+        poked, timeout = poke.ready(timeout)
+        waiter = select.poll()
+        waiter.register(poked, select.POLLIN)
+        listener = self._listener
+        if listener is not None:
+            waiter.register(listener.fd, select.POLLIN)
+        for fd, _ in waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000):
+            if fd == poked:
+                poke.heard()
+            elif listener is not None:
+                self._deliver(listener)
+
+    def _listen(self, timeout: float | None) -> float | None:
+        """Open the ear, or say when to try again."""
+        now = clock.now()
+        if now < self._again_at:
+            return self._sooner(timeout, self._again_at - now)
+        try:
+            listener = self._open(EAR_BUDGET)
+            if listener is None:
+                self._pushes = False
+                return timeout
+            try:
+                listener.listen(self.home, EAR_BUDGET)
+            except BaseException:
+                listener.close()
+                raise
+        except BackendError:
+            self._pause = min(max(self._pause * 2, 0.05), LONGEST_PAUSE)
+            self._again_at = clock.now() + self._pause
+            return self._sooner(timeout, self._pause)
+        self._pause = 0.0
+        self._listener, self._since = listener, clock.now()
+        self.bells.ring_all()  # what was rung before nobody heard
+        return timeout
+
+    def _sooner(self, timeout: float | None, pause: float) -> float:
+        return pause if timeout is None else min(timeout, pause)
+
+    def _deliver(self, listener: Listener) -> None:
+        with self._mutex:
+            if listener.broken:
+                return  # closed meanwhile
+            try:
+                found = listener.bells()
+            except BackendError:
+                self._listener = None
+                listener.close()
+                found = None
+        if found is None:
+            self.bells.ring_all()  # a bell may have been lost with it
+            return
+        for claim_id, grant in found:
+            self.bells.ring(claim_id, grant)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._mutex:
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                listener.close()
+        self.poke()
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()
+        listener, self._listener = self._listener, None
+        self._since = float("inf")
+        if listener is not None:
+            listener.after_fork_in_child()
+        self._paced.after_fork_in_child()

@@ -1,0 +1,66 @@
+"""What tests do to a SQL server behind holdfast's back, in the words of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.backends import open_store
+from holdfast.runtime.blocking import ThreadSignal
+
+KINDS = ("postgres", "mariadb")
+NOW = {"postgres": "clock_timestamp()", "mariadb": "UTC_TIMESTAMP(6)"}
+
+
+class Database:
+    """One server, and connections of the test's own."""
+
+    def __init__(self, kind: str, server: Any) -> None:
+        self.kind = kind
+        self.server = server
+
+    @property
+    def url(self) -> str:
+        return str(self.server.url)
+
+    @property
+    def now(self) -> str:
+        return NOW[self.kind]
+
+    def call(self, sql: str, *said: Any) -> list[tuple[Any, ...]]:
+        """One statement, at once."""
+        with self.server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, said or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def ago(self, seconds: int) -> str:
+        """The server's time so long ago, in SQL."""
+        unit = f"'{seconds} seconds'" if self.kind == "postgres" else f"{seconds} SECOND"
+        return f"{self.now} - INTERVAL {unit}"
+
+    def drop_tables(self) -> None:
+        for table in ("holdfast_names", "holdfast_rows"):
+            self.call(f"DROP TABLE IF EXISTS {table}")
+
+    def sessions(self) -> list[int]:
+        """Those of holdfast; the test's own are closed by now."""
+        if self.kind == "postgres":
+            found = self.call(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast'"
+            )
+        else:
+            found = self.call(
+                "SELECT id FROM information_schema.processlist WHERE user = 'root' "
+                "AND db = 'holdfast' AND id <> CONNECTION_ID()"
+            )
+        return [int(number) for (number,) in found]
+
+    def kill(self, session: int) -> None:
+        word = "SELECT pg_terminate_backend(%s)" if self.kind == "postgres" else "KILL %s"
+        try:
+            self.call(word, session)
+        except Exception as error:
+            if "Unknown thread" not in str(error):  # it went by itself
+                raise
+
+    def backend(self) -> Any:
+        return open_store(self.url).blocking(ThreadSignal)

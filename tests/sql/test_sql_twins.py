@@ -1,0 +1,213 @@
+"""The SQL stores give the same answers and ring the same bells as the memory store.
+
+The histories, the law and the promises are those of `test_law_twins`; the statements are the ones
+that ship, on the real servers, on a clock that only the history moves: PostgreSQL finds a
+`clock_timestamp` of ours before its own, and MariaDB's sessions are told what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from holdfast.backends.bells import Bells
+from holdfast.backends.mysql.links import Address as MySQLAddress
+from holdfast.backends.mysql.links import connect as connect_mysql
+from holdfast.backends.mysql.words import MySQLSpeech
+from holdfast.backends.postgres.links import Address as PostgresAddress
+from holdfast.backends.postgres.links import connect as connect_postgres
+from holdfast.backends.postgres.words import PostgresSpeech
+from holdfast.backends.rows.backend import RowsBackend
+from holdfast.backends.rows.errors import NoTables
+from holdfast.model import Capabilities
+from test_law_twins import Twins
+
+BUDGET = 30.0
+TABLES = ("holdfast_names", "holdfast_rows")
+CLOCK = """
+DROP SCHEMA IF EXISTS twins CASCADE; CREATE SCHEMA twins;
+CREATE FUNCTION twins.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
+AS $$ SELECT to_timestamp(0) + current_setting('twins.now')::bigint * interval '1 microsecond' $$;
+"""
+
+
+class PostgresDesk:
+    """One session of PostgreSQL, on a clock of ours."""
+
+    speech = PostgresSpeech
+
+    def __init__(self, server: Any) -> None:
+        server.call(CLOCK)
+        info = server.url + "?options=-csearch_path%3Dtwins,pg_catalog"
+        self._link = connect_postgres(PostgresAddress(info.encode(), "PostgreSQL"), BUDGET)
+
+    def say(self, sql: str) -> None:
+        self._link.run(self._link.saying(sql), BUDGET)
+
+    def ask(self, request: Any, micros: int) -> Any:
+        self.say(f"SET twins.now = {micros}")
+        try:
+            return self._link.ask(request, BUDGET)
+        except NoTables:
+            self._link.furnish(BUDGET)
+            return self._link.ask(request, BUDGET)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class MariaDBDesk:
+    """One session of MariaDB, which is told the time before each request."""
+
+    speech = MySQLSpeech
+
+    def __init__(self, server: Any) -> None:
+        said = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+        address = MySQLAddress({**said, "database": server.database}, "MariaDB")
+        self._link = connect_mysql(address, BUDGET)
+
+    def say(self, sql: str) -> None:
+        self._link.ask(sql, BUDGET)
+
+    def ask(self, request: Any, micros: int) -> Any:
+        self.say(f"SET timestamp = {micros // 10**6}.{micros % 10**6:06}")
+        try:
+            return self._link.ask(request, BUDGET)
+        except NoTables:
+            self._link.furnish(BUDGET)
+            return self._link.ask(request, BUDGET)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class DeskEar:
+    """Bells come at once, from whoever wrote them."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.bells = Bells()
+
+    async def hear(self, timeout: float | None) -> None:
+        """Nothing to wait for."""
+
+    def poke(self) -> None: ...
+
+    def watch(self, name: str, claim_id: str, wake: Any, since: float) -> bool:
+        self.bells.watch(claim_id, wake)
+        return False
+
+    def unwatch(self, claim_id: str) -> None:
+        self.bells.unwatch(claim_id)
+
+    def close(self) -> None: ...
+
+
+class DeskTransport:
+    suspends = False
+
+    def __init__(self, desk: Any, tick: Callable[[], int]) -> None:
+        self._desk = desk
+        self._tick = tick
+
+    def send(self, request: Any, budget: float) -> Any:
+        return self._desk.ask(request, self._tick())
+
+    def now(self) -> float:
+        return 0.0
+
+    async def pause(self, attempt: int) -> None:
+        raise AssertionError("nobody else writes here")
+
+    def close(self) -> None: ...
+
+
+def ringing(speech: type, ears: dict[str, DeskEar]) -> Any:
+    """The dialect's own words; what it would ring elsewhere rings here when it is written."""
+
+    class Ringing(speech):  # type: ignore[misc]
+        def write(self, mark: bytes, name: str, change: Any, home: str) -> Any:
+            self.foreign = [(row, grant) for row, grant in change.bells if row.home != home]
+            return super().write(mark, name, change, home)
+
+        def written(self, reply: Any) -> bool:
+            done: bool = super().written(reply)
+            for row, grant in self.foreign if done else []:
+                ears[row.home].bells.ring(row.id, grant)
+            return done
+
+    return Ringing()
+
+
+class SqlTwins(Twins):
+    """The place of Redis is taken by a SQL store."""
+
+    desk: Any
+
+    def redis_clients(self) -> list[Any]:
+        for table in TABLES:
+            try:
+                self.desk.say(f"DELETE FROM {table}")
+            except NoTables:
+                pass  # nothing was ever asked
+        ears = {home: DeskEar(home) for home in ("left", "right")}
+
+        def tick() -> int:
+            self.ticks += 20
+            return round(self.now * 1e6) + self.ticks
+
+        speech = ringing(self.desk.speech, ears)
+        capable = Capabilities("sql", "network")
+        transport = DeskTransport(self.desk, tick)
+        made = [RowsBackend(transport, ear, speech, "SQL", capable, b"") for ear in ears.values()]
+        made[0]._crowds = lambda name, crowded: None  # type: ignore[method-assign]
+        return made  # one that always tries the short way, and one that knows of crowds
+
+
+class PostgresTwins(SqlTwins):
+    @property
+    def desk(self) -> Any:
+        return _desks["postgres"]
+
+
+class MariaDBTwins(SqlTwins):
+    @property
+    def desk(self) -> Any:
+        return _desks["mariadb"]
+
+
+_desks: dict[str, Any] = {}
+
+
+@pytest.fixture
+def postgres_desk(postgres_server):
+    _desks["postgres"] = PostgresDesk(postgres_server)
+    yield
+    _desks.pop("postgres").close()
+    postgres_server.call("DROP SCHEMA twins CASCADE")
+
+
+@pytest.fixture
+def mariadb_desk(mariadb_server):
+    _desks["mariadb"] = MariaDBDesk(mariadb_server)
+    yield
+    _desks.pop("mariadb").close()
+
+
+HISTORIES = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+TestPostgres = PostgresTwins.TestCase
+TestPostgres.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("postgres_desk")]
+TestPostgres.settings = HISTORIES
+TestMariaDB = MariaDBTwins.TestCase
+TestMariaDB.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("mariadb_desk")]
+TestMariaDB.settings = HISTORIES
