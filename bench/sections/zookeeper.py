@@ -3,8 +3,8 @@
 The limit is a blocking socket that sends two requests per cycle that were encoded before, create
 and delete of one ephemeral node, and reads the answers without parsing them. "kazoo create +
 delete" is the same on kazoo's connection: what a lock could do at best that stands on it. kazoo's
-Lock is measured as one object that is used again and again, which spares it a request, and made
-for each cycle, as ours is. Every write is forced to disk, as on a server that was just installed.
+Lock is made for each cycle, as ours is; an object that is used again and again, which spares it a
+request, is shown too. Every write is forced to disk, as on a server that was just installed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -
             "holdfast, a task": _task_cycle(runner, lambda: tasks.lock("orders:43")),
             "socket, create + delete": _two_requests(bare, "/bare"),
             "kazoo create + delete": _two_calls(kazoo, "/plain"),
-            "kazoo Lock": _cycle(lambda: again),
-            "kazoo Lock, made each time": _cycle(lambda: kazoo.Lock("/theirs/2")),
+            "kazoo Lock": _cycle(lambda: kazoo.Lock("/theirs/2")),
+            "kazoo Lock, used again": _cycle(lambda: again),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         ours = _requests(server, subjects["holdfast"])
@@ -62,7 +62,7 @@ def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -
         _line(found, what, "socket, create + delete", OF_THE_SOCKET),
         _line(found, what, "kazoo create + delete"),
         _line(found, what, "kazoo Lock", OF_KAZOO),
-        _line(found, what, "kazoo Lock, made each time"),
+        _line(found, what, "kazoo Lock, used again"),
         _line(found, task, "socket, create + delete", subject="holdfast, a task"),
         Line("requests per cycle", ours, "", f"kazoo Lock {number(theirs)}"),
     ]

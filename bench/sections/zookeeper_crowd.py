@@ -7,7 +7,8 @@ contains the release's own write. All processes read the same CLOCK_MONOTONIC.
 The floor is two processes that take turns on bare sockets, the least that a queue of nodes needs:
 each creates its next node, deletes this one, and watches the other's, three requests a turn.
 Requests are counted by the server (mntr, packets received) while everybody stands in the queue.
-At last 50 wait behind somebody who holds it, and nothing happens.
+kazoo's Lock is made for each visit, as ours is. At last 50 wait behind somebody who holds it, and
+nothing happens.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Cro
     work = _turns if contest.subject == "turns" else _member
     found = together(work, len(members), *told, lasts=lasts + PATIENCE, meanwhile=count)
     everybody = [visits for answers in found for visits in answers]
-    (begin, before, _), (end, after, connections) = seen
+    (begin, before, connections), (end, after, _) = seen
     outcome = judged(everybody, begin, end)
     each = max(outcome.rate * (end - begin), 1.0)
     return Crowd(**asdict(outcome), requests=(after - before) / each, connections=connections)
@@ -148,13 +149,12 @@ def _member(
     lasts: float,
 ) -> list[list[Visit]]:
     """One process with its contending threads: what each of them noted."""
-    with _house(subject, port, name) as entrance:
-        entrances = [entrance() for _ in range(members[index])]
+    with _entrance(subject, port, name) as enter:
         begin = ready()
-        visits: list[list[Visit]] = [[] for _ in entrances]
+        visits: list[list[Visit]] = [[] for _ in range(members[index])]
         crowd = [
             threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
-            for enter, noted in zip(entrances, visits, strict=True)
+            for noted in visits
         ]
         for thread in crowd:
             thread.start()
@@ -173,8 +173,8 @@ def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> Non
 
 
 @contextmanager
-def _house(subject: str, port: int, name: str) -> Iterator[Callable[[], Entrance]]:
-    """What makes each thread's way to enter: a context manager that gives the fence, or 0."""
+def _entrance(subject: str, port: int, name: str) -> Iterator[Entrance]:
+    """How to enter: a context manager that gives the fence, or 0."""
     if subject == "holdfast":
         with holdfast.connect(url_of(port)) as client:
 
@@ -184,23 +184,18 @@ def _house(subject: str, port: int, name: str) -> Iterator[Callable[[], Entrance
                     yield hold.fence
 
             client.inspect(name)  # connects
-            yield lambda: enter
+            yield enter
         return
     kazoo = KazooClient(f"127.0.0.1:{port}", timeout=SESSION)
     kazoo.start()
 
-    def entrance() -> Entrance:
-        lock = kazoo.Lock(f"/theirs/{name}")  # one for each thread: it may not be shared
-
-        @contextmanager
-        def enter() -> Iterator[int]:
-            with lock:
-                yield 0
-
-        return enter
+    @contextmanager
+    def enter() -> Iterator[int]:
+        with kazoo.Lock(f"/theirs/{name}"):
+            yield 0
 
     try:
-        yield entrance
+        yield enter
     finally:
         kazoo.stop()
         kazoo.close()

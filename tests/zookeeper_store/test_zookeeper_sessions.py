@@ -335,7 +335,7 @@ def test_a_server_that_restarts_empty_forgot_the_hold_and_it_is_told_lost(
     agent: Make, new_zookeepers: Callable[..., Any], name: str
 ) -> None:
     (server,) = new_zookeepers(1).nodes
-    mine = agent(server.url, session=10)
+    mine = agent(server.url, session=4)
     told: list[int] = []
     hold = mine.do(
         lambda client: client.lock(name, on_lost=lambda h: told.append(h.fence)).acquire()

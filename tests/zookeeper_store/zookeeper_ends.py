@@ -3,6 +3,7 @@ are, and the end of a session. None of it uses holdfast."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +84,18 @@ def expire(server: Any, session: int) -> None:
     assert client.client_id[0] == session, "it is over already"
     client.stop()
     client.close()
+
+
+def drop_next(network: FaultProxy, name: str, count: int = 1, then: Any = "reset") -> None:
+    """Lose the reply of what is asked next about the name. What is asked while an older reply is
+    under way would be passed over: so first nothing may move for a moment."""
+    moved, since = -1, time.monotonic()
+    while time.monotonic() < since + 0.1:
+        now = network.bytes_up + network.bytes_down
+        if now != moved:
+            moved, since = now, time.monotonic()
+        time.sleep(0.005)
+    network.drop_replies(count, match=name.encode(), then=then)
 
 
 def password(session: int) -> bytes:
