@@ -113,7 +113,7 @@ async def test_a_hand_over_needs_neither_a_refresh_nor_another_claim(world: Worl
     # Without a bell the next refresh would find it, after about 1.5 seconds.
     assert min(took) < 0.75, f"hand-overs took {took}"
     needed = 0 if client.capabilities.wakes == "push" else 1  # to ask whose turn it is
-    assert min(claims) == needed, "a grant by the release needs no further claim"
+    assert min(claims) <= needed, "a grant by the release needs no further claim"
 
 
 @case()
