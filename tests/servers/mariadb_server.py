@@ -57,6 +57,8 @@ class MariaDBServer(OwnServer):
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--innodb-flush-method=nosync",
+            # A server that starts removes temporary tables where it keeps them: also another's.
+            f"--tmpdir={folder}",
         )
         # Read at every start: without names of hosts, 127.0.0.1 is not localhost.
         (folder / "init.sql").write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -188,3 +189,25 @@ def test_many_threads_share_a_few_connections(connect, database):
     for thread in threads:
         thread.join()
     assert len(database.sessions()) <= 9
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_who_is_cancelled_leaves_nothing_although_its_claim_is_still_under_way(database, turn):
+    """The row is locked by a stranger, so the claim is at the server when its task is cancelled."""
+
+    async def main() -> None:
+        async with holdfast.aio.connect(database.url) as client:
+            async with client.lock("a"):
+                pass
+            with database.server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM holdfast_names FOR UPDATE")
+                task = asyncio.ensure_future(client.lock("a", timeout=5).acquire())
+                await asyncio.sleep(0.1)
+                task.cancel()
+                await asyncio.sleep(0.05 * turn)
+                connection.rollback()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not (await client.inspect("a")).holders
+
+    asyncio.run(main())

@@ -7,6 +7,7 @@ come on it, and because a transaction that did not come to its end is undone so.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from holdfast.backends.mysql import schema
 from holdfast.backends.mysql.conditions import explained, refuse_unfit
 from holdfast.backends.mysql.words import Result
 from holdfast.errors import BackendError
+
+SETTLING, SILENCE = 0.25, 0.1
 
 
 class Address:
@@ -64,8 +67,20 @@ class Link:
             self.broken = True
             raise BackendError(f"the connection to {self._where} is lost: {error}") from error
         except BaseException:
-            self.broken = True  # Ctrl-C, say: an answer may still come
+            # Ctrl-C, say. Whoever was interrupted leaves next, on another connection, and must not
+            # be faster than what it gives up: so its end is waited for, if it comes soon.
+            self.broken = True
+            self._settle()
             raise
+
+    def _settle(self) -> None:
+        """Until the server has said all that it had to say, or long enough."""
+        sock, until = self._connection._sock, clock.now() + SETTLING
+        with contextlib.suppress(OSError, AttributeError):
+            while (rest := until - clock.now()) > 0:
+                sock.settimeout(min(rest, SILENCE))
+                if not sock.recv(65536):
+                    return
 
     def _refused(self, error: pymysql.MySQLError, sql: str, budget: float) -> Exception:
         code, said = code_and_words(error)

@@ -10,6 +10,7 @@ because an answer may still come on it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Generator
@@ -29,6 +30,7 @@ READ, WRITE = select.POLLIN, select.POLLOUT
 # What to wait for, and on which socket.
 Waits = Generator[tuple[int, int], None, Any]
 _FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+SETTLING = 0.25
 _POOLED_CODES = ("26000", "42P05")
 
 
@@ -183,7 +185,11 @@ class Link:
         except (psycopg.Error, OSError) as error:
             raise self.lost(error) from error
         except BaseException:
-            self.broken = True  # Ctrl-C, say: an answer may still come
+            # Ctrl-C, say. Whoever was interrupted leaves next, on another connection, and must not
+            # be faster than what it gives up: so its end is waited for, if it comes soon.
+            self.broken = True
+            with contextlib.suppress(Exception):
+                _run(waits, clock.now() + SETTLING)
             raise
 
     # ---- bells ---------------------------------------------------------------------------------

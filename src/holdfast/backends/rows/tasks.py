@@ -84,6 +84,22 @@ class TaskTransport:
         self._pool: LoopPool | None = None
 
     async def send(self, request: Any, budget: float) -> Any:
+        """What is under way is waited for, although we are cancelled: whoever was cancelled leaves
+        next, on another connection, and must not be faster than what it gives up."""
+        asking = asyncio.ensure_future(self._persist(request, budget))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            while not asking.done():
+                try:
+                    await asyncio.wait({asking})
+                except asyncio.CancelledError:
+                    continue  # the first is on its way up already
+            if not asking.cancelled():
+                asking.exception()  # seen
+            raise
+
+    async def _persist(self, request: Any, budget: float) -> Any:
         until = clock.now() + budget
         attempt = 0
         while True:
