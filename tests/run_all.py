@@ -1,8 +1,8 @@
 """What ``make test`` runs after style and types: all tests with coverage, the simulation, a
 summary.
 
-The conformance cases mostly wait, so several run at the same time, each worker with servers of its
-own. The other tests have the machine for themselves.
+The conformance cases mostly wait, and so do the tests with servers that come and go: several run at
+the same time, each worker with servers of its own. The other tests have the machine for themselves.
 
 Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
 the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
@@ -25,15 +25,17 @@ REDIS_SEEDS = "800"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
+PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
-WORKERS = "6"
+# What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
+WAITING = ["tests/zookeeper_store", "tests/sql", "tests/guards", "tests/test_docs.py"]
 
 STEPS = {
-    "conformance": [
-        *COVERAGE, "run", "-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", CONFORMANCE,
-        *sys.argv[1:],
+    "conformance": [*PYTEST, "-n", "6", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
+    "tests that wait": [*PYTEST, "-n", "4", "--dist", "loadfile", *WAITING, *sys.argv[1:]],
+    "tests": [
+        *PYTEST, *(f"--ignore={path}" for path in (CONFORMANCE, *WAITING)), *sys.argv[1:],
     ],
-    "tests": [*COVERAGE, "run", "-m", "pytest", f"--ignore={CONFORMANCE}", *sys.argv[1:]],
     "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
     "simulation of Redis": [
         sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
@@ -61,7 +63,7 @@ def main() -> int:
     for name, command in STEPS.items():
         print(f"\n=== {name}", flush=True)
         began = time.monotonic()
-        measured = environment if name in ("conformance", "tests") else os.environ
+        measured = environment if "pytest" in command else os.environ
         code = subprocess.run(command, cwd=ROOT, env=measured).returncode
         results[name] = (code, time.monotonic() - began)
         if name == "coverage data":
