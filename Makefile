@@ -35,8 +35,9 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(VENV)/ready check
-	tests/servers/ensure
+# The servers are installed while style and types are checked.
+test: $(VENV)/ready
+	@tests/servers/ensure & servers=$$!; $(MAKE) --no-print-directory check && wait $$servers
 	$(BIN)/python tests/run_all.py
 
 simulate: $(VENV)/ready

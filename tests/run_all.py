@@ -2,7 +2,8 @@
 summary.
 
 The conformance cases mostly wait, and so do the tests with servers that come and go: several run at
-the same time, each worker with servers of its own. The other tests have the machine for themselves.
+the same time, each worker with servers of its own. Those that only compute share the processors.
+The other tests have the machine for themselves.
 
 Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
 the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
@@ -30,11 +31,20 @@ CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = ["tests/zookeeper_store", "tests/sql", "tests/guards", "tests/test_docs.py"]
 
+COMPUTING = [
+    "tests/test_simulation.py", "tests/test_law_twins.py", "tests/test_history.py",
+    "tests/redis_store/test_miniredis.py", "tests/redis_store/test_miniredis_lua.py",
+    "tests/redis_store/test_miniredis_clock.py", "tests/test_keys.py",
+]  # fmt: skip
+
 STEPS = {
-    "conformance": [*PYTEST, "-n", "6", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
+    "conformance": [*PYTEST, "-n", "8", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
     "tests that wait": [*PYTEST, "-n", "4", "--dist", "loadfile", *WAITING, *sys.argv[1:]],
+    "tests that compute": [*PYTEST, "-n", "2", "--dist", "loadfile", *COMPUTING, *sys.argv[1:]],
     "tests": [
-        *PYTEST, *(f"--ignore={path}" for path in (CONFORMANCE, *WAITING)), *sys.argv[1:],
+        *PYTEST,
+        *(f"--ignore={path}" for path in (CONFORMANCE, *WAITING, *COMPUTING)),
+        *sys.argv[1:],
     ],
     "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
     "simulation of Redis": [
