@@ -58,7 +58,8 @@ class MultiHoldFace:
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fence of each name: let the resource behind it refuse a lower one."""
+        """The fence of each name: let the resource behind it refuse a lower one. Of a name that is
+        held on two stores, the last one's."""
         return {bare(held.claim.name): held.fence for _, held in self._pairs}
 
     @property
