@@ -1,0 +1,53 @@
+"""The command in this process, on every store that there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+from holdfast.cli.main import main
+from test_conformance import STORES
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+Operator = Callable[..., Said]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Operator:
+    """``holdfast`` with these words: its exit code, and what it wrote."""
+
+    def say(*words: object) -> Said:
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return say
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh store of every kind, where the command looks for one."""
+    url = str(STORES[request.param][1](tmp_path, request.getfixturevalue))
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[holdfast.Client]:
+    with holdfast.connect(url) as client:
+        yield client
