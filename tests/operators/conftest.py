@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from operator_words import Operator, Said
 
 import holdfast
 from holdfast.cli.main import main
 from test_conformance import STORES
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-Operator = Callable[..., Said]
 
 
 @pytest.fixture

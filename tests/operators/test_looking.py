@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from operator_words import Operator
 
 import holdfast
-from conftest import Operator
 
 PATIENCE = 20.0
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202ejob\n\\x"
@@ -106,8 +106,16 @@ def test_every_kind_is_told_with_what_is_taken_of_it(
     readers = [client.rwlock("config", owner=number).read().acquire() for number in (1, 2)]
     writer = client.rwlock("settings").write().acquire()
     client.latch("start", 3, keep=60).count_down()
+    gate = client.barrier("gate", 2)
+    party = threading.Thread(target=gate.wait, args=(PATIENCE,), daemon=True)
+    party.start()
+    until(gate.waiting, "nobody came")
     lines = {line.split()[0]: line for line in say("ls", "--wide").out.splitlines()}
-    assert lines.keys() - {"NAME"} == {"pool", "config", "settings", "start"}
+    assert lines.keys() - {"NAME"} == {"pool", "config", "settings", "start", "gate"}
+    assert "  barrier 1/2" in lines["gate"]
+    assert "gate: barrier, 1 of 2 came" in say("show", "gate").out
+    assert gate.wait(PATIENCE)
+    party.join(PATIENCE)
     assert "  semaphore 2/5  " in lines["pool"]
     assert "  rwlock 2 read  " in lines["config"] and " +1 " in lines["config"]
     assert "  rwlock write   " in lines["settings"]

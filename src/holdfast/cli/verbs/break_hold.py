@@ -10,6 +10,7 @@ it saw.
 from __future__ import annotations
 
 import argparse
+import select
 import sys
 
 from holdfast.cli.desk import Address, Desk, Sight
@@ -21,6 +22,7 @@ from holdfast.cli.verbs.show import headline, holders
 from holdfast.errors import BackendError
 from holdfast.model import Holder
 
+LOOK = 0.2
 NOTHING = """\
   1    nothing was broken: another fence holds it by now, nobody does, or you said no
 """
@@ -99,11 +101,19 @@ def _confirmed(sight: Sight, desk: Desk, meant: Holder) -> bool:
         "and the next in the queue gets the lock at once.\nThe holder, if it lives, goes on until "
         "its next renewal tells it that the lock is lost."
     )
-    try:
-        return input("Break it? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
+    return _answer("Break it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _answer(question: str) -> str:
+    """A line; empty at the end of the input. Not `input`: a Ctrl-C that comes just before it begins
+    to read would be heard only after the next line."""
+    print(question, end="", flush=True)
+    while not select.select([sys.stdin], [], [], LOOK)[0]:
+        pass
+    line = sys.stdin.readline()
+    if not line:
         print()
-        return False
+    return line
 
 
 def _break(desk: Desk, address: Address, meant: Holder) -> int:
