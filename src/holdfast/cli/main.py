@@ -43,6 +43,7 @@ VERBS = {
     "break": ("break_hold", "end somebody's hold, if it is still the one that you saw"),
     "watch": ("watch", "hand-overs and losses of a name, as they are seen"),
     "doctor": ("doctor", "is this store fit for locks, and what can be done about it"),
+    "completion": ("completion", "a script that makes your shell complete all this"),
     "demo": ("demo", "a show of fifteen seconds, in this terminal"),
     "bench": ("bench", "how fast, how fairly and at what cost a lock goes round"),
 }
