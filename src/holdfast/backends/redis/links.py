@@ -155,7 +155,7 @@ class Link:
         self._connection = address.blocking(budget)
         try:
             self._connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             raise address.failed(error) from error
         self.sock: Any = self._connection._sock
         self.sock.settimeout(None)

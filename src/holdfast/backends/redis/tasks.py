@@ -251,7 +251,7 @@ class TaskTransport:
         try:
             async with asyncio.timeout(budget):
                 await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             connection._close()
             raise self._address.failed(error) from error
         except BaseException:
