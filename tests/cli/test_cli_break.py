@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from cli_processes import HOLDFAST, Start, line, one_complaint, run
 from cli_terminal import Terminal
@@ -47,6 +51,23 @@ def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
         assert terminal.end() == 1
         assert "has ended meanwhile, nothing was broken" in terminal.text
     heir.release()
+
+
+def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
+    url: str, new_redis: Callable[..., Any]
+) -> None:
+    server = new_redis()
+    with holdfast.connect(server.url) as client:
+        hold = client.lock("job").acquire()
+        with Terminal("break", "job", "--url", server.url) as terminal:
+            terminal.wait_for("Break it? [y/N] ")
+            server.kill()
+            terminal.type("y\n")
+            assert terminal.end() == 69
+            assert "whether it was broken is unknown: holdfast show job" in terminal.text
+        server.start()
+        with contextlib.suppress(holdfast.HoldfastError):
+            hold.release()
 
 
 def test_of_several_holders_a_person_has_to_say_which(client: holdfast.Client) -> None:
