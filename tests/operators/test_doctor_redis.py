@@ -100,6 +100,7 @@ def test_a_right_that_is_missing_is_named(say: Operator, server: Any) -> None:
     server.call("ACL", "SETUSER", "half", "on", ">sesame", *LEAST.replace("+publish ", "").split())
     found = Verdict(say, f"redis://half:sesame@127.0.0.1:{server.port}")
     assert found.code == 1 and "bad" in found.levels("rights")
+    assert "who waits cannot be rung" in found.text("rights")
     assert "+publish" in found.text("rights") and "sesame" not in str(found.document)
 
 
