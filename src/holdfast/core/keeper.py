@@ -220,6 +220,8 @@ class Keeper:
                 again = self.runtime.now() + min(1.0, lease / 20)
                 for entry in work:
                     _postpone(entry, again)
+                if self._ledger.listeners is not None:
+                    self._ledger.listeners.renew_failed(len(batch), error)
                 return
             now = self.runtime.now()
             lost = []

@@ -20,6 +20,7 @@ class Terms(NamedTuple):
     owner: object = None
     label: str = ""
     layout: str = ""
+    template: str = ""  # what the name was made of, for those who listen
 
     def ends_by(self, now: float) -> float:
         """When it is over whatever happens, unless it is renewed by hand."""

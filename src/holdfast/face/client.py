@@ -12,13 +12,14 @@ import secrets
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from holdfast import clock, forks
 from holdfast.backends import Store
 from holdfast.core.ledger import bare
 from holdfast.core.locks import Core
 from holdfast.core.ports import Backend, Runtime
+from holdfast.core.telling import Listener, Listeners
 from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError, Unsupported
 from holdfast.inputs import (
@@ -35,6 +36,8 @@ from holdfast.model import Capabilities, Snapshot, Statistics
 from holdfast.runtime.blocking import BlockingRuntime, run
 
 log = logging.getLogger("holdfast")
+L = TypeVar("L", bound=Listener)
+T = TypeVar("T")
 
 # 30 s, renewed every 10: long enough for a garbage collection, a deploy or a failover to pass,
 # short enough to wait for after a crash. Users of Redisson know these numbers.
@@ -82,6 +85,7 @@ class ClientFace:
         self._backend = backend
         self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._twins: dict[str, ClientFace] = {}
+        self._listeners: Listeners | None = None
         self._plain: dict[str, Terms] = {}
         _cores.add(self.core)
         forks.remember(self.core)
@@ -100,13 +104,28 @@ class ClientFace:
         """What this client did so far."""
         return self.core.ledger.statistics()
 
+    def on_event(self, listener: L) -> L:
+        """Call ``listener`` with each event of `holdfast.events` from now on, in the thread or task
+        where it happens; it must not block. What it raises is logged, once, and goes no further.
+        Give it before you lock. It is returned: this can be a decorator."""
+        if not callable(listener):
+            raise ConfigurationError(f"on_event({listener!r}): a function that takes an event")
+        if self._listeners is None:
+            self._listeners = Listeners(self.capabilities.store)
+        self._listeners.add(listener)
+        for face in (self, *self._twins.values()):
+            face.core.listen(self._listeners)
+        return listener
+
     def twin(self, colour: str) -> ClientFace:
         """This client, or one of the other colour on the same store."""
         if colour == self.colour:
             return self
         if colour not in self._twins:
-            face = FACES[colour]
-            self._twins[colour] = face.on(self.store, lease=self.lease, namespace=self.namespace)
+            twin = FACES[colour].on(self.store, lease=self.lease, namespace=self.namespace)
+            if self._listeners is not None:
+                twin.core.listen(self._listeners)
+            self._twins[colour] = twin
         return self._twins[colour]
 
     def _close_twins(self) -> None:
@@ -167,7 +186,14 @@ class ClientFace:
         the function may want to take."""
         lease = self.lease if at_most is None else min(self.lease, at_most)
         full = f"{self.namespace}+once:{checked_name(name)}"
-        return Terms(full, lease, True, at_most, owner=object(), label=checked_label(label))
+        label = checked_label(label)
+        return Terms(full, lease, True, at_most, owner=object(), label=label, template=name)
+
+    def _made_of(self, template: str, lock: T) -> T:
+        """A lock whose name was made of a template: those who listen want to know."""
+        if self.core.ledger.listeners is not None:
+            lock._terms = lock._terms._replace(template=template)  # type: ignore[attr-defined]
+        return lock
 
     def _checked_layout(self, layout: object) -> str:
         known = self._backend.capabilities.layouts
