@@ -20,7 +20,7 @@ OnBusy = Literal["raise", "skip"]
 Kind = Literal["lock", "read", "write"]
 F = TypeVar("F", bound=Callable[..., Any])
 GENERATES = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
+KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost", "warn_after")
 
 
 class Locking(Protocol):

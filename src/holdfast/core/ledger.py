@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from holdfast.core.law import REFRESH
 from holdfast.core.ports import Runtime, Signal
@@ -40,6 +40,14 @@ class State(enum.Enum):
 HELD, RELEASED, LOST, DETACHED = State
 
 
+class Alarm(NamedTuple):
+    """When a hold has lasted longer than its user thinks it should; what its holder does then."""
+
+    at: float
+    after: float
+    stack: Callable[[], str]
+
+
 class Held:
     """A granted claim, its count of re-entries, and until when we may believe in it.
 
@@ -49,6 +57,7 @@ class Held:
 
     __slots__ = (
         "acquired_at",
+        "alarm",
         "callbacks",
         "cause",
         "claim",
@@ -88,6 +97,7 @@ class Held:
         self.due = now
         self.early = now
         self.callbacks: list[Callable[[], None]] | None = None
+        self.alarm: Alarm | None = None
         self.told: Acquired | None = None  # those who listen know of its beginning, not of its end
         self.lasted: float  # of what has ended and was told of
 

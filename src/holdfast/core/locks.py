@@ -16,7 +16,7 @@ from holdfast.core.closing import close
 from holdfast.core.explain import taken_message
 from holdfast.core.holding import Holding
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from holdfast.core.ledger import HELD, LOST, RELEASED, Held, Ledger, bare, shown
+from holdfast.core.ledger import HELD, LOST, RELEASED, Alarm, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
 from holdfast.core.telling import Listeners
 from holdfast.core.terms import Terms
@@ -82,7 +82,7 @@ class Core(Holding):
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
             self._refuse_if_closed()
-        name, lease, _, _, fair, slots, take, owner, label, layout, _ = terms
+        name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
         if owner is None:
             owner = runtime.owner()
         mine = ledger.by_owner.get((name, owner))
@@ -106,12 +106,16 @@ class Core(Holding):
             held.believe_bell(sent, now, grant.lease)
         else:
             held.believe(sent, grant.lease)
+        due = held.due
+        if terms.warn_after is not None:
+            alarm = Alarm(now + terms.warn_after, terms.warn_after, self.runtime.stack())
+            held.alarm, due = alarm, min(due, alarm.at)
         listeners = ledger.listeners
         if listeners is not None:
             held.told = told = listeners.acquired(claim, terms.template, grant.fence, now - began)
         with ledger.mutex:
             ledger.enter(held, now - began)
-        self.keeper.mind(held.due)
+        self.keeper.mind(due)
         if listeners is not None:
             listeners.tell(told)
         if ledger.closed:
@@ -231,17 +235,7 @@ class Core(Holding):
                 "before, or it was never detached under this name"
             )
         now = self.runtime.now()
-        held = Held(claim, owner, fence, now, terms.renew, terms.ends_by(now))
-        held.believe(sent, answer.lease)
-        listeners = self.ledger.listeners
-        if listeners is not None:
-            held.told = told = listeners.acquired(claim, terms.template, fence, 0.0)
-        with self.ledger.mutex:
-            self.ledger.enter(held, 0.0)
-        self.keeper.mind(held.due)
-        if listeners is not None:
-            listeners.tell(told)
-        return held
+        return self.enter(terms, (claim, owner, now), sent, now, answer, False)
 
     # ---- look ------------------------------------------------------------------------------
 

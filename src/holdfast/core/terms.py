@@ -21,6 +21,7 @@ class Terms(NamedTuple):
     label: str = ""
     layout: str = ""
     template: str = ""  # what the name was made of, for those who listen
+    warn_after: float | None = None
 
     def ends_by(self, now: float) -> float:
         """When it is over whatever happens, unless it is renewed by hand."""

@@ -56,8 +56,9 @@ LOCK_KEYWORDS = (
     "label",
     "on_lost",
     "layout",
+    "warn_after",
 )
-CONNECT_KEYWORDS = ("lease", "namespace")
+CONNECT_KEYWORDS = ("lease", "namespace", "warn_after")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -77,9 +78,11 @@ class ClientFace:
         *,
         lease: Seconds,
         namespace: str,
+        warn_after: Seconds | None = None,
     ) -> None:
         self.store = store
         self.lease = checked_lease(lease)
+        self.warn_after = checked_patience(warn_after)
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
@@ -92,7 +95,9 @@ class ClientFace:
         weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
 
     @classmethod
-    def on(cls, store: Store, *, lease: Seconds, namespace: str) -> Self:
+    def on(
+        cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
+    ) -> Self:
         raise TypeError("made by a face")
 
     @property
@@ -122,7 +127,9 @@ class ClientFace:
         if colour == self.colour:
             return self
         if colour not in self._twins:
-            twin = FACES[colour].on(self.store, lease=self.lease, namespace=self.namespace)
+            twin = FACES[colour].on(
+                self.store, lease=self.lease, namespace=self.namespace, warn_after=self.warn_after
+            )
             if self._listeners is not None:
                 twin.core.listen(self._listeners)
             self._twins[colour] = twin
@@ -153,16 +160,18 @@ class ClientFace:
         foreign: dict[str, Any],
         layout: str | None = None,
         known: tuple[str, ...] = LOCK_KEYWORDS,
+        warn_after: Seconds | None = None,
     ) -> Terms:
         # A lock is often made for one use: what was left at its default needs no check, and a name
         # that was checked is remembered.
         plain = fair is True and lease is renew is max_hold is owner is layout is None
-        if plain and label == "" and not foreign and type(name) is str:
+        if plain and warn_after is None and label == "" and not foreign and type(name) is str:
             terms = self._plain.get(name)
             if terms is None:
                 if len(self._plain) >= MOST_PLAIN:
                     self._plain.clear()
-                terms = self._plain[name] = Terms(self._full(name), self.lease, True)
+                terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
+                self._plain[name] = terms
             return terms
         if foreign:
             refuse_foreign(call, foreign, known)
@@ -179,6 +188,7 @@ class ClientFace:
             owner=None if owner is None else checked_owner(owner),
             label="" if label == "" else checked_label(label),
             layout="" if layout is None else self._checked_layout(layout),
+            warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
         )
 
     def _turns(self, name: str, at_most: float | None, label: str) -> Terms:
@@ -187,7 +197,16 @@ class ClientFace:
         lease = self.lease if at_most is None else min(self.lease, at_most)
         full = f"{self.namespace}+once:{checked_name(name)}"
         label = checked_label(label)
-        return Terms(full, lease, True, at_most, owner=object(), label=label, template=name)
+        return Terms(
+            full,
+            lease,
+            True,
+            at_most,
+            owner=object(),
+            label=label,
+            template=name,
+            warn_after=self.warn_after,
+        )
 
     def _made_of(self, template: str, lock: T) -> T:
         """A lock whose name was made of a template: those who listen want to know."""
@@ -225,12 +244,18 @@ class ClientFace:
                 # Each permit of a semaphore is an owner of its own.
                 owner=object() if terms.owner is None and int(slots) > 1 else terms.owner,
                 label=terms.label,
+                warn_after=terms.warn_after,
             )
             return given, claim_id, int(fence)
         except ValueError:
             raise ConfigurationError(
                 "attach() takes the text that hold.detach() gave, unchanged"
             ) from None
+
+
+def checked_patience(warn_after: Seconds | None) -> float | None:
+    """After how long a hold is told of."""
+    return None if warn_after is None else checked_lease(warn_after, what="warn_after")
 
 
 def new_secret() -> str:
