@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "holdfast.inputs": {"errors"},
     "holdfast.keys": {"errors"},
     "holdfast.guards": {"errors", "guards", "inputs"},
+    "holdfast.metrics": {"errors", "events", "metrics"},
     "holdfast.decorators": {"errors", "inputs", "keys", "model"},
     "holdfast.schedule": {"decorators", "errors", "inputs"},
     "holdfast.core": {"core", "errors", "events", "model"},
@@ -167,8 +168,9 @@ def test_import_holdfast_imports_no_driver_and_no_test_kit():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
     ).stdout.split()
     drivers = {"sqlite3", "redis", "kazoo", "pymysql", "asyncmy", "psycopg", "pytest"}
-    assert not drivers & set(loaded)
-    assert not [name for name in loaded if name.startswith(("holdfast.testing", "holdfast.guards"))]
+    assert not (drivers | {"opentelemetry", "prometheus_client"}) & set(loaded)
+    alone = ("holdfast.testing", "holdfast.guards", "holdfast.metrics")
+    assert not [name for name in loaded if name.startswith(alone)]
 
 
 def test_import_holdfast_guards_imports_no_driver():
