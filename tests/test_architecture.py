@@ -50,7 +50,10 @@ MAY_IMPORT = {
         "aio", "backends", "core", "decorators", "default", "errors", "face", "forks", "inputs",
         "keys", "model", "runtime", "schedule",
     },
-    "holdfast.cli": {"aio", "cli", "clock", "core", "errors", "holdfast", "model", "sync"},
+    "holdfast.cli": {
+        "aio", "backends", "cli", "clock", "core", "errors", "holdfast", "inputs", "model",
+        "runtime", "sync",
+    },
 }  # fmt: skip
 
 # What must not be imported where decisions are made: the world comes in through ports.
