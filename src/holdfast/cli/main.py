@@ -41,6 +41,7 @@ VERBS = {
     "ls": ("ls", "what is held or waited for now"),
     "show": ("show", "who holds a name, since when, and who waits"),
     "break": ("break_hold", "end somebody's hold, if it is still the one that you saw"),
+    "top": ("top", "a live view of what is held and waited for, on a full screen"),
     "demo": ("demo", "a show of fifteen seconds, in this terminal"),
     "bench": ("bench", "how fast, how fairly and at what cost a lock goes round"),
 }
