@@ -120,12 +120,12 @@ def _counts(scene: Scene, operator: Operator, width: int) -> Line:
         f"{totals.names} names{known}",
         f"{totals.contended} waited for by {totals.waiting}",
         f"hand-overs ≥ {totals.rate:.1f}/s",
-        f"ran out {totals.ran_out}",
+        *([f"ran out {totals.ran_out}"] if totals.ran_out else []),
         f"by {operator.order.value}",
     ]
     if operator.filter and operator.mode is not Mode.FILTER:
         parts.append(f"/{shown(operator.filter)}")
-    return Line(cut("  ".join(parts), width))
+    return Line(_begun("  ".join(parts), width))
 
 
 def _list(scene: Scene, operator: Operator, width: int, height: int) -> list[Line]:
