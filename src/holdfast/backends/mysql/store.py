@@ -6,12 +6,13 @@ import difflib
 import secrets
 import ssl
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
 from holdfast.model import Capabilities, Granted
@@ -70,6 +71,12 @@ class MySQLStore:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
         return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.mysql.health import findings  # only the doctor needs it
+
+        return findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""

@@ -6,11 +6,12 @@ import logging
 import re
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
@@ -76,6 +77,12 @@ class RedisStore:
     def _checked_later(self, info: Any) -> None:
         if not info.cancelled() and info.exception() is None:
             warn_of_eviction(self.url, info.result())
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the server finds."""
+        from holdfast.backends.redis.health import findings  # only the doctor needs it
+
+        return findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
