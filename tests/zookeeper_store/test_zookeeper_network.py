@@ -125,9 +125,9 @@ def test_who_is_cut_off_believes_no_more_before_another_gets_it(
     later, got = waits.result(PATIENCE)
     assert belief.last < got, "two believe"
     assert not hold.is_held and later.fence > hold.fence
-    # P4, from the fault: the session may have been renewed just then. If only the answers are lost
-    # it is heard of until it finds out, and tries in vain to go on with it.
-    longest = 1.25 * SESSION if fault != "down" else 2.5 * SESSION
+    # P4, from the fault: the session may have been renewed just then. If only the answers are lost,
+    # the server hears of it until it finds that it hears nothing, after a third of the session.
+    longest = (1.25 if fault != "down" else 4 / 3) * SESSION
     assert got - began < longest + 2 * TICK
     until(lambda: told)
     {"freeze": network.thaw, "refuse": network.accept}.get(fault, network.heal)()
