@@ -12,8 +12,7 @@ also reads was tried, and brought nothing more.)
    that their answers are lost. So nobody waits for an answer that nobody will tell of.
 3. Nobody blocks in order to write, as tasks write too: what the kernel does not take at once is
    left to the thread.
-4. An encrypted connection may be used by one thread at a time: there the thread writes, as with
-   kazoo.
+4. An encrypted connection may be used by one thread at a time: there all is left to the thread.
 
 Silence. A server that is paused, or starting, accepts and does not answer, and so does a network
 that loses answers alone. There each attempt to go on with the session would keep it alive at the
@@ -46,6 +45,7 @@ LAST_XID = 2**31 - 1
 # Any of its commands of four letters is answered, if only by "not in the whitelist".
 PROBE = b"srvr"
 _int = wire.int_struct
+_PASSES = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]
@@ -64,6 +64,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         super().__init__(client, old.retry_sleeper, old.logger, old.sasl_options)
         self._xid: int = 0
         self.open = False
+        self.refusal = ""  # why there can be no encrypted connection
         self._attempt = attempt
         self._before, self._after = before, after
         self._writing = threading.RLock()
@@ -93,7 +94,15 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         except self.handler.timeout_exception:
             self._silent = True
             raise
-        self._silent = False
+        except ConnectionDropped as error:
+            # kazoo goes on trying. Who waits is to know that this does not pass by itself.
+            cause = error.__context__
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, _PASSES):
+                self.refusal = cause.reason or str(cause)
+                if isinstance(cause, ssl.SSLCertVerificationError):
+                    self.refusal = f"the server's certificate: {cause.verify_message}"
+            raise
+        self._silent, self.refusal = False, ""
         self._unread.clear()
         with self._writing:
             self.open = True
@@ -126,10 +135,6 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         with self._writing:
             if not self.open:
                 return False
-            if self.client.use_ssl:
-                for request, slot in zip(requests, slots, strict=True):
-                    self.client._call(request, slot)
-                return True
             said, asked, xid = bytearray(), [], self._xid
             for request, slot in zip(requests, slots, strict=True):
                 xid = xid % LAST_XID + 1
@@ -149,8 +154,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def _put(self, said: bytearray) -> None:
         """Under the lock. What cannot be written because the connection has ended is not told here:
         the thread reads that end."""
+        if self._unsent:
+            self._unsent += said  # the thread is at it
+            return
         taken = 0
-        if not self._unsent:
+        if not self.client.use_ssl:
             try:
                 taken = self._socket.send(said)
             except BlockingIOError:
@@ -167,7 +175,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         if xid == PING_XID:
             self._silent = True  # until something is heard
         with self._writing:
-            if self.open and not self.client.use_ssl:
+            if self.open:
                 self._put(_framed(request, xid))
                 return
         super()._submit(request, timeout, xid)
@@ -184,8 +192,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         while self._unsent:
             if not self.handler.select([], [self._socket], [], timeout)[1]:
                 raise self.handler.timeout_exception("socket time-out during write")
-            with self._writing, contextlib.suppress(BlockingIOError):
-                del self._unsent[: self._socket.send(self._unsent)]
+            with self._writing:
+                try:
+                    del self._unsent[: self._socket.send(self._unsent)]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    pass
 
     # ---- reading -----------------------------------------------------------------------------
 

@@ -182,7 +182,14 @@ class Session:
 
     def unreachable(self) -> BackendError:
         """Why there is no connection, as far as that is known."""
-        refused = self._refused()
+        client, refused = self._client, self._refused()
+        if client is not None and client._connection.refusal:
+            why = client._connection.refusal
+            refused = BackendError(
+                f"{self.where}: no encrypted connection ({why}): look at ssl_ca, ssl_cert and the "
+                "server's certificate",
+                transient=False,
+            )
         return refused or Unreachable(f"{self.where} cannot be reached, or does not answer")
 
     def _refused(self) -> BackendError | None:
