@@ -117,6 +117,7 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "rediss": _open_redis,
     "unix": _open_redis,
     "zookeeper": _open_zookeeper,
+    "zookeeper+tls": _open_zookeeper,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
     "mysql": _open_mysql,
