@@ -54,6 +54,10 @@ class Runtime(Protocol):
     def who(self, label: str) -> str:
         """The same for people, as `Who.encoded` writes it."""
 
+    def stack(self) -> Callable[[], str]:
+        """Called later, from any thread, it tells what the current task or thread does then, line
+        by line. It keeps neither of them alive."""
+
 
 class KeeperRuntime(Runtime, Protocol):
     """A runtime that can also run something beside us: a thread's, or the simulator's."""
