@@ -30,6 +30,7 @@ from holdfast.face.gates import DEFAULT_KEEP, MOST_COUNT
 from holdfast.face.lock import checked_on_lost
 from holdfast.face.multi import parts_of
 from holdfast.face.permits import checked_permits
+from holdfast.face.transactions import TransactionClaim
 from holdfast.inputs import (
     Seconds,
     checked_lease,
@@ -187,6 +188,30 @@ class Client(ClientFace):
 
         parts = parts_of(self, names, terms_of, Lock)
         return MultiLock(parts, checked_timeout(timeout), self._on_lost(on_lost))
+
+    def transaction_lock(
+        self,
+        name: str,
+        *,
+        connection: object,
+        timeout: Seconds | None = None,
+        advisory: bool = False,
+        **foreign: Never,
+    ) -> TransactionClaim:
+        """Lock ``name`` in your own open transaction: ``await`` it, or ``async with``.
+
+        ``connection`` has that transaction: one of asyncmy or psycopg, or SQLAlchemy connection or
+        session. The lock ends with it, by commit, rollback or a lost connection, and not before: a
+        block ends nothing. No lease can run out: with the data in the same database it is the
+        safest lock there is. It excludes other transaction locks of this name, not `lock` and its
+        kind (refused where it is noticed), and is refused in autocommit, where it would end at
+        once. ``advisory`` (PostgreSQL): without a row of ours.
+
+        Waits at most ``timeout`` seconds, then `AcquireTimeout`; your transaction is as it was.
+        `WouldDeadlock` and `StaleSnapshot`: roll back, and do it all again.
+        """
+        shown, taking = self._transaction(name, connection, timeout, advisory, foreign)
+        return TransactionClaim(shown, taking)
 
     def latch(
         self,

@@ -28,14 +28,20 @@ except ImportError as missing:
 
 from holdfast.backends.mysql.links import Address, connect
 from holdfast.backends.mysql.tasks import connect_task
+from holdfast.backends.mysql.transactions import MySQLTransactions
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
+from holdfast.backends.rows.transactions import Transactions
 
 CAPABILITIES = Capabilities(
-    store="mysql", across="network", wakes="one paced read per process", survives_restart=True
+    store="mysql",
+    across="network",
+    wakes="one paced read per process",
+    survives_restart=True,
+    transaction_locks=True,
 )
 SPEECH = MySQLSpeech()
 PORT = 3306
@@ -70,7 +76,9 @@ class MySQLStore:
     def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made.transactions = Transactions(transport, MySQLTransactions(self.url), self.url)
+        return made
 
     def findings(self) -> Iterator[Finding]:
         """What an examination of the database finds."""

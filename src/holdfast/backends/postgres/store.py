@@ -28,13 +28,17 @@ except ImportError as missing:
 
 from holdfast.backends.postgres.links import Address, Link, connect
 from holdfast.backends.postgres.tasks import connect_task
+from holdfast.backends.postgres.transactions import PostgresTransactions
 from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
+from holdfast.backends.rows.transactions import Transactions
 
-CAPABILITIES = Capabilities(store="postgresql", across="network", survives_restart=True)
+CAPABILITIES = Capabilities(
+    store="postgresql", across="network", survives_restart=True, transaction_locks=True
+)
 SPEECH = PostgresSpeech()
 _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
@@ -96,7 +100,9 @@ class PostgresStore:
     def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made.transactions = Transactions(transport, PostgresTransactions(self.url), self.url)
+        return made
 
     def _listener(self, budget: float) -> Listener | None:
         link = connect(self._address, budget)

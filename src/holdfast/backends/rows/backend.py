@@ -133,6 +133,7 @@ class RowsBackend:
         self._speech = speech
         self._where = where
         self.capabilities = capabilities
+        self.transactions: Any = None  # `Transactions`; the store has them
         self._crowded: dict[str, None] = {}
         self._releases = 0
         self._sweep_after = sweep_from
