@@ -17,7 +17,7 @@ from pymysql.constants import CLIENT
 
 from holdfast import clock
 from holdfast.backends.mysql import schema
-from holdfast.backends.mysql.conditions import explained, refuse_unfit
+from holdfast.backends.mysql.conditions import NOT_RUNG, explained, refuse_unfit
 from holdfast.backends.mysql.words import Result
 from holdfast.errors import BackendError
 
@@ -53,15 +53,18 @@ class Link:
         connection = self._connection
         until = clock.now() + budget
         connection._read_timeout = connection._write_timeout = budget
+        results: list[Result] = []
         try:
             connection.query(sql)
-            results = [result_of(connection._result)]
+            results.append(result_of(connection._result))
             while connection._result.has_next:
                 connection._read_timeout = max(until - clock.now(), 0.001)
                 connection.next_result()
                 results.append(result_of(connection._result))
             return results
         except pymysql.MySQLError as error:
+            if error.args and error.args[0] in NOT_RUNG:
+                return results
             raise self._refused(error, sql, budget) from error
         except OSError as error:
             self.broken = True

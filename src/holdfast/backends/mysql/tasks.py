@@ -12,7 +12,7 @@ from asyncmy.errors import MySQLError, ProgrammingError
 
 from holdfast import clock
 from holdfast.backends.mysql import schema
-from holdfast.backends.mysql.conditions import explained
+from holdfast.backends.mysql.conditions import NOT_RUNG, explained
 from holdfast.backends.mysql.links import Address, code_and_words, prepare, preparing, result_of
 from holdfast.backends.mysql.words import Result
 from holdfast.errors import BackendError
@@ -36,10 +36,11 @@ class TaskLink:
 
     async def _ask(self, sql: str, budget: float) -> list[Result]:
         connection = self._connection
+        results: list[Result] = []
         try:
             async with asyncio.timeout(budget):
                 await connection.query(sql)
-                results = [result_of(connection._result)]
+                results.append(result_of(connection._result))
                 while connection._result.has_next:
                     await connection.next_result()
                     results.append(result_of(connection._result))
@@ -48,6 +49,8 @@ class TaskLink:
             self.broken = True
             raise BackendError(f"{self._where} did not answer within {budget:.3g} s") from None
         except MySQLError as error:
+            if error.args and error.args[0] in NOT_RUNG:
+                return results
             if not isinstance(error, ProgrammingError) or sql.startswith("BEGIN"):
                 self.broken = True  # a transaction may be open, or an answer on its way
             raise explained(*code_and_words(error), self._where) from error
