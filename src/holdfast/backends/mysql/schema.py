@@ -96,6 +96,18 @@ ON DUPLICATE KEY UPDATE
     ends = IF({_FREE}, VALUES(ends), ends)
 """
 
+# id, who, take, slots, lease, fair, lease in µs, home, hash. The same for a name that is there. It
+# does not matter whether assignments are made one after the other (sql_mode may say otherwise).
+CLAIM_AGAIN = f"""
+UPDATE holdfast_names SET
+    version = version + 1,
+    fence = GREATEST(last_fence + 1, {_US}),
+    last_fence = LAST_INSERT_ID(GREATEST(last_fence + 1, {_US})),
+    id = %s, who = %s, take = %s, slots = %s, lease = %s, fair = %s,
+    since = {_NOW}, ends = {_NOW} + INTERVAL %s MICROSECOND, home = %s
+WHERE hash = %s AND {_FREE}
+"""
+
 # hash, id. The row stays for its last fence, from `since` on; the secret does not.
 RELEASE_ALONE = f"""
 UPDATE holdfast_names SET version = version + 1, id = '', since = {_NOW}, ends = {_EPOCH}
