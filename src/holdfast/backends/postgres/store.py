@@ -46,6 +46,8 @@ _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 class Listener:
     """A connection that hears one channel."""
 
+    says = True
+
     def __init__(self, link: Link) -> None:
         self._link = link
         self.fd = link.fd
