@@ -325,12 +325,15 @@ def connect(
     *,
     lease: Seconds = DEFAULT_LEASE,
     namespace: str = DEFAULT_NAMESPACE,
+    replicas: int | str | None = None,
     **foreign: Never,
 ) -> Client:
     """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host."""
+    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host. ``replicas``, a
+    number, ``"majority"`` or ``"all"``, is for Redis: so many must acknowledge a claim, or it is
+    undone and `NotReplicated` is raised."""
     refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
-    return Client.on(open_store(url), lease=lease, namespace=namespace)
+    return Client.on(open_store(url, replicas), lease=lease, namespace=namespace)
 
 
 default_client = DefaultClient(lambda: connect())

@@ -54,7 +54,7 @@ LOCK_KEYWORDS = (
     "on_lost",
     "layout",
 )
-CONNECT_KEYWORDS = ("lease", "namespace")
+CONNECT_KEYWORDS = ("lease", "namespace", "replicas")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
