@@ -21,7 +21,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
-from holdfast.backends.redis.links import Link, Where
+from holdfast.backends.redis.links import LEAST, Link, Where
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -99,7 +99,7 @@ class BlockingTransport:
             raise
         self._local.link = link
         self._links.add(link)
-        return link, max(now + budget - clock.now(), 0.001)
+        return link, max(now + budget - clock.now(), LEAST)
 
     def _drop(self, link: Link) -> None:
         """It may be in the middle of an answer."""

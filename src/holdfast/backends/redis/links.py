@@ -25,6 +25,7 @@ from holdfast.core.acquire import PATIENCE
 from holdfast.errors import BackendError, ConfigurationError
 
 READ_SIZE = 65536
+LEAST = 0.02  # for a command, when connecting took all of the budget: it must not have been in vain
 MOST_BYTES = 64 * 2**20  # of one answer: a server that never ends one must not fill our memory
 # What the handshake needs, or what would make redis-py do more than connect.
 _OURS: dict[str, Any] = {
@@ -55,6 +56,7 @@ class Where(Protocol):
     where: str  # for messages; never a password
     generation: int  # grows when the server is another one: older links lead to where it was
     replicas: int  # how many there are known to be; 0: only the server itself knows
+    least: float  # seconds for connecting, whatever the budget, where somebody else waits for it
     patience: float  # how long who waits goes on asking while there is no server
 
     def connect(self, budget: float) -> tuple[Any, int]:
@@ -74,6 +76,7 @@ class Address:
 
     generation = 0
     replicas = 0
+    least = 0.0
     patience = PATIENCE
 
     def __init__(self, kind: type, said: dict[str, Any], what: str = "redis") -> None:
@@ -213,7 +216,7 @@ class Link:
         self.reader = new_reader()
         self.pushed: Any = None
         self.used = clock.now()
-        self.budget = max(began + budget - self.used, 0.001)  # what connecting left of it
+        self.budget = max(began + budget - self.used, LEAST)  # what connecting left of it
         self._limit = -1.0
 
     def ask(self, command: bytes, budget: float) -> Any:

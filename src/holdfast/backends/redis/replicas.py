@@ -24,6 +24,7 @@ counted, or a master that is cut off would soon be in the majority of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.backends.redis import scripts
@@ -35,13 +36,16 @@ from holdfast.backends.redis.words import planned
 from holdfast.core.ledger import bare, shown
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, ConfigurationError, NotReplicated
-from holdfast.model import Busy, Claim, Differs, Gone, Granted
+from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted
 
 MOST_REPLICAS = 1000
 WORDS = ("majority", "all")
 ROLE = packed("ROLE")
 # WAIT may take so much of the budget: the answers need some of it, too.
 PART = 0.6
+# Redis looks ten times a second whose WAIT is over: so much longer than we said it may take to tell
+# us that too few have acknowledged.
+GRAIN = 0.12
 
 
 def checked_replicas(said: object) -> int | str:
@@ -78,11 +82,17 @@ class ReplicatedBackend(RedisBackend):
         known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__(transport, where)
-        self.claim_now = None  # type: ignore[assignment]
+        if not transport.suspends:
+            del self.claim_now  # it waits for nobody
         self._replicas = replicas
         self._known = known
         self._seen = 0
         self._shortest = float("inf")  # budget so far
+        self._capabilities = replace(super().capabilities, wakes="ring", replicas=replicas)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     # ---- the verbs ---------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class ReplicatedBackend(RedisBackend):
         while True:
             wanted = self._wanted()
             *replies, acknowledged = await self._transport.settled(
-                asked, wanted, self._wait_ms(budget), budget
+                asked, wanted, self._wait_ms(budget), budget + GRAIN
             )
             if isinstance(acknowledged, ServerError):
                 raise self._refused(acknowledged)

@@ -34,7 +34,10 @@ from holdfast.errors import BackendError
 
 PORT = 26379
 SHARE = 1 / 3  # of what is left of the budget, for one sentinel
-PAUSE = 0.1  # after a search that found nobody
+PAUSE = 0.1  # between the beginnings of two searches, after one that found nobody
+LEAST = 0.15  # for a search, which is two connections, whatever the budget: more than three times
+# as much as it takes on a busy machine. With a short lease a budget is shorter than that.
+FRESH = 0.5  # so long what a sentinel said is remembered, by who had no time left to go there
 MOST_SENTINELS = 32  # that are remembered
 
 Place = tuple[str, int]
@@ -73,6 +76,7 @@ class SentinelAddress:
 
     # As long as a failover may take before Sentinel itself begins anew, by default.
     patience = 180.0
+    least = 0.5  # a task goes on connecting while those who need it ask again
 
     def __init__(
         self, kind: type, said: dict[str, Any], sentinels: Sequence[Address], service: str
@@ -84,6 +88,7 @@ class SentinelAddress:
         self._epoch = -1
         self._failure: BackendError | None = None
         self._rest_until = 0.0
+        self._rumour: tuple[News, float] | None = None
         self.generation = 0
         self.replicas = 0  # how many Sentinel knows of, also if they are down
         db = f"/{said['db']}" if said.get("db") else ""
@@ -136,10 +141,16 @@ class SentinelAddress:
 
     def _search(self, budget: float) -> Search:
         self._refuse_while_resting()
-        until = clock.now() + budget
+        until = clock.now() + max(budget, LEAST)
         failures: list[BackendError] = []
         old: list[Place] = []
         tried: set[Place] = set()
+        rumour, self._rumour = self._rumour, None
+        if rumour is not None and clock.now() < rumour[1]:
+            tried.add(rumour[0].place)
+            connection = yield from self._try(rumour[0].place, until, failures)
+            if connection is not None:
+                return connection, self._adopt(rumour[0])
         for sentinel in list(self._sentinels):
             rest = until - clock.now()
             if rest <= 0:
@@ -153,6 +164,7 @@ class SentinelAddress:
                 old.append(news.place)
             elif news.place not in tried:
                 tried.add(news.place)
+                self._rumour = (news, clock.now() + FRESH)
                 connection = yield from self._try(news.place, until, failures)
                 if connection is not None:
                     return connection, self._adopt(news)
@@ -214,7 +226,7 @@ class SentinelAddress:
     def _adopt(self, news: News) -> int:
         """It is the master. Rule 6."""
         with self._mutex:
-            self._failure = None
+            self._failure = self._rumour = None
             if news.epoch >= self._epoch:
                 if self._master not in (None, news.place):
                     self.generation += 1
@@ -226,17 +238,16 @@ class SentinelAddress:
         """Rule 5. Who comes first after the pause has its turn, and the others go on resting."""
         with self._mutex:
             now = clock.now()
-            if self._failure is not None:
-                if now < self._rest_until:
-                    raise self._failure
-                self._rest_until = now + PAUSE
+            if self._failure is not None and now < self._rest_until:
+                raise self._failure
+            self._rest_until = now + PAUSE
 
     def _not_found(self, failures: Sequence[BackendError]) -> BackendError:
         why = "; ".join(dict.fromkeys(str(failure) for failure in failures)) or "out of time"
         lasting = bool(failures) and not any(failure.transient for failure in failures)
         failure = Unreachable(f"{self.where} was not found: {why}", transient=not lasting)
         with self._mutex:
-            self._failure, self._rest_until = failure, clock.now() + PAUSE
+            self._failure = failure
         return failure
 
     def _at(self, place: Place) -> Address:

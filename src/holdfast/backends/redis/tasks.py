@@ -19,7 +19,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import Unreachable, explained
-from holdfast.backends.redis.links import MOST_BYTES, Where, new_reader
+from holdfast.backends.redis.links import LEAST, MOST_BYTES, Where, new_reader
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -269,7 +269,7 @@ class TaskTransport:
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
-        rest = max(until - link.loop.time(), 0.001)
+        rest = max(until - link.loop.time(), LEAST)
         answers = [link.ask(command, rest) for command in commands]
         return await asyncio.gather(*answers)  # which sees the errors of all
 
@@ -278,7 +278,7 @@ class TaskTransport:
     ) -> list[Any]:
         until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
-        rest = max(until - link.loop.time(), 0.001)
+        rest = max(until - link.loop.time(), LEAST)
         answers = [link.ask(command, rest) for command in commands]
         settled = asyncio.shield(link.acknowledged(replicas, wait_ms, rest))  # it is others', too
         return await asyncio.gather(*answers, settled)
@@ -293,7 +293,9 @@ class TaskTransport:
             link.abort(Unreachable(f"{self._address.where} is another server now"))
         making = self._connecting
         if making is None or making.done() or making.get_loop() is not loop:
-            making = self._connecting = loop.create_task(self._connect(budget))
+            making = self._connecting = loop.create_task(
+                self._connect(max(budget, self._address.least))
+            )
             making.add_done_callback(_seen)
         try:
             async with asyncio.timeout(budget):
