@@ -197,6 +197,10 @@ class BlockingTransport:
 
     # ---- the end -----------------------------------------------------------------------------
 
+    def moved(self) -> None:
+        """The server is another one: whoever hears opens its ear there."""
+        self._poke.poke()
+
     def distrust(self, why: str) -> None:
         link = getattr(self._local, "link", None)
         if link is not None:

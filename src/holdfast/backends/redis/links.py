@@ -12,7 +12,7 @@ import inspect
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import hiredis
@@ -55,6 +55,7 @@ class Where(Protocol):
 
     where: str  # for messages; never a password
     generation: int  # grows when the server is another one: older links lead to where it was
+    on_move: Callable[[], None]  # is called when it has grown, on any thread
     replicas: int  # how many there are known to be; 0: only the server itself knows
     least: float  # seconds for connecting, whatever the budget, where somebody else waits for it
     patience: float  # how long who waits goes on asking while there is no server
@@ -81,6 +82,7 @@ class Address:
 
     def __init__(self, kind: type, said: dict[str, Any], what: str = "redis") -> None:
         self._what = what
+        self.on_move: Callable[[], None] = lambda: None  # it never does
         self._blocking = _blocking_kind(kind)
         self._tasks = next(ours for ours, twin in _KINDS.items() if twin is self._blocking)
         self.said = {key: value for key, value in said.items() if key not in _NOT_OURS}

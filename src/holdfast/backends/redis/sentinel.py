@@ -13,7 +13,8 @@ The rules:
 5. When nobody was found, nobody asks again for a moment, however many threads wait: Sentinel has
    enough to do then.
 6. When the master is another one, `generation` grows: links that lead to the old one are not used
-   any more. It may come back from a pause and still call itself master for a while.
+   any more. It may come back from a pause and still call itself master for a while. Who hears bells
+   there is told, for it would hear no more of them.
 
 The search is a generator that says whom to ask what, so that both colours follow the same rules.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -90,6 +91,7 @@ class SentinelAddress:
         self._rest_until = 0.0
         self._rumour: tuple[News, float] | None = None
         self.generation = 0
+        self.on_move: Callable[[], None] = lambda: None
         self.replicas = 0  # how many Sentinel knows of, also if they are down
         db = f"/{said['db']}" if said.get("db") else ""
         names = ", ".join(sentinel.place for sentinel in sentinels)
@@ -227,12 +229,15 @@ class SentinelAddress:
         """It is the master. Rule 6."""
         with self._mutex:
             self._failure = self._rumour = None
-            if news.epoch >= self._epoch:
-                if self._master not in (None, news.place):
-                    self.generation += 1
-                self._master, self._epoch, self.replicas = news
-            # Found after another thread had found a newer one: a link that is not used.
-            return self.generation if self._master == news.place else -1
+            if news.epoch < self._epoch:
+                return -1  # another thread has found a newer one meanwhile: a link that is not used
+            moved = self._master not in (None, news.place)
+            self.generation += moved
+            generation = self.generation
+            self._master, self._epoch, self.replicas = news
+        if moved:
+            self.on_move()
+        return generation
 
     def _refuse_while_resting(self) -> None:
         """Rule 5. Who comes first after the pause has its turn, and the others go on resting."""

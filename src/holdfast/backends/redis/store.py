@@ -51,7 +51,12 @@ class RedisStore:
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
         self._checked = False
         self._replicas: int | str | None = None
+        address.on_move = self._moved
         forks.remember(self)
+
+    def _moved(self) -> None:
+        for transport in list(self._transports):
+            transport.moved()
 
     def count_replicas(self, replicas: object) -> None:
         """From now on a claim counts only when so many have it."""

@@ -290,7 +290,7 @@ class TaskTransport:
         if link is not None and link.lost is None and link.loop is loop:
             if link.generation == self._address.generation:
                 return link
-            link.abort(Unreachable(f"{self._address.where} is another server now"))
+            self._look_where(link)
         making = self._connecting
         if making is None or making.done() or making.get_loop() is not loop:
             making = self._connecting = loop.create_task(
@@ -343,6 +343,16 @@ class TaskTransport:
 
     async def hear(self, timeout: float | None) -> None:
         raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
+
+    def moved(self) -> None:
+        """The server is another one: those who wait for a bell ask there. From any thread."""
+        link = self._link
+        if link is not None and link.lost is None:
+            _quietly(link.loop.call_soon_threadsafe, self._look_where, link)
+
+    def _look_where(self, link: TaskLink) -> None:
+        if link.generation != self._address.generation:
+            link.abort(Unreachable(f"{self._address.where} is another server now"))
 
     def distrust(self, why: str) -> None:
         if self._link is not None:
