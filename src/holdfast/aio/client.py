@@ -13,15 +13,11 @@ from holdfast.aio.hold import Hold
 from holdfast.aio.lock import Lock, ReadWriteLock
 from holdfast.aio.multi import MultiLock
 from holdfast.aio.permits import Permits, Semaphore
-from holdfast.backends import Store, open_store
+from holdfast.backends import Store
 from holdfast.core.once import Turn, begin, finish
 from holdfast.core.terms import Terms
 from holdfast.decorators import F, Kind, OnBusy, locked_by
-from holdfast.default import DefaultClient
 from holdfast.face.client import (
-    CONNECT_KEYWORDS,
-    DEFAULT_LEASE,
-    DEFAULT_NAMESPACE,
     EXIT_LIMIT,
     FACES,
     ClientFace,
@@ -37,7 +33,6 @@ from holdfast.inputs import (
     checked_metadata,
     checked_number,
     checked_timeout,
-    refuse_foreign,
 )
 from holdfast.keys import Key
 from holdfast.model import BARRIER, LATCH, Snapshot
@@ -361,47 +356,3 @@ class Client(ClientFace):
 
 
 FACES[Client.colour] = Client
-
-
-def connect(
-    url: str | None = None,
-    *,
-    lease: Seconds = DEFAULT_LEASE,
-    namespace: str = DEFAULT_NAMESPACE,
-    warn_after: Seconds | None = None,
-    **foreign: Never,
-) -> Client:
-    """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host. ``lease`` and
-    ``warn_after`` are those of its locks, unless one is told otherwise."""
-    refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
-    return Client.on(open_store(url), lease=lease, namespace=namespace, warn_after=warn_after)
-
-
-default_client = DefaultClient(lambda: connect())
-
-
-def lock(name: str, **terms: Any) -> Lock:
-    """A lock on the default client; the keywords are those of `Client.lock`."""
-    return default_client().lock(name, **terms)
-
-
-def locked(
-    key: Key,
-    *,
-    prefix: str | None = None,
-    on_busy: OnBusy = "raise",
-    kind: Kind = "lock",
-    semaphore: int | None = None,
-    **terms: Any,
-) -> Callable[[F], F]:
-    """`Client.locked` on the default client, which is made at the first call, not at import."""
-    return locked_by(
-        default_client,
-        key,
-        prefix=prefix,
-        on_busy=on_busy,
-        kind=kind,
-        semaphore=semaphore,
-        terms=terms,
-    )

@@ -59,7 +59,7 @@ LOCK_KEYWORDS = (
     "layout",
     "warn_after",
 )
-CONNECT_KEYWORDS = ("lease", "namespace", "warn_after")
+CONNECT_KEYWORDS = ("lease", "namespace", "warn_after", "replicas")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
