@@ -102,6 +102,7 @@ async def _wait(
     if a release before we watched may have rung nobody."""
     claim = waiting.claim
     budget = budget_for(claim.lease)
+    patience = max(getattr(backend, "patience", PATIENCE), claim.lease)
     while True:
         now = runtime.now()
         if ask:
@@ -112,7 +113,7 @@ async def _wait(
                 sent, now, answer = await claim_until_known(runtime, backend, claim, now, limit)
             except BackendError as error:
                 now = runtime.now()
-                impatient = now - waiting.last[0] > max(PATIENCE, claim.lease)
+                impatient = now - waiting.last[0] > patience
                 if impatient or not error.transient or now >= until:
                     raise
                 await runtime.sleep(min(RETRY_PAUSE * 10, until - now))

@@ -327,7 +327,7 @@ class Holding:
         claim = held.claim
         if lease is not None and lease != claim.lease:
             claim = claim._replace(lease=lease)
-        sent = self.runtime.now()
+        sent = held.doubted = self.runtime.now()  # until it is answered
         (answer,) = await self.backend.renew([claim], [held.fence], budget_for(claim.lease))
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:

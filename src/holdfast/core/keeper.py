@@ -6,6 +6,7 @@ The rules:
 1. On waking up, the deadline comes first: what our own clock proves lost is lost, whatever an
    answer that is still under way may say.
 2. An error in renewal is not a loss. It is tried again until the deadline, then it is one, once.
+   Until then the hold is in doubt, which its owner can see.
 3. Batches: a hundred or so claims a step keep a store from being blocked for others.
 4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
    that is released before that is simply not there any more.
@@ -29,7 +30,7 @@ from holdfast.model import Busy, Claim, Gone, Granted, Who
 
 BATCH = 125
 IDLE = 20.0
-MAX_BUDGET = 5.0
+MAX_BUDGET, LEAST_BUDGET = 5.0, 0.001
 STUMBLE = 0.5
 # How often, and for how long, to leave what was given up: so long could a place and its grant last.
 LEAVE_EVERY = 0.5
@@ -58,11 +59,11 @@ class Keeper:
         self._leaves_at = NEVER
         self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
         # Some stores know when all that is held may be lost at once, and say so.
-        on_gone = getattr(backend, "on_gone", None)
-        self._in_session = on_gone is not None
+        on_doubt = getattr(backend, "on_doubt", None)
+        self._in_session = on_doubt is not None
         self._leave_for = LEAVE_FOR
-        if on_gone is not None:
-            on_gone(self.look)
+        if on_doubt is not None:
+            on_doubt(self.doubt)
             # A session that we could not reach for so long has ended.
             self._leave_for += 2 * backend.capabilities.session
 
@@ -84,12 +85,12 @@ class Keeper:
         else:
             self.runtime.spawn("holdfast-keeper", self.run)
 
-    def look(self) -> None:
-        """Ask about everything that is held, now."""
+    def doubt(self) -> None:
+        """Whether anything is still held is unknown: ask, now."""
         now = self.runtime.now()
         with self._ledger.mutex:
             for held in self._ledger.kept.values():
-                held.due = held.early = now
+                held.due = held.early = held.doubted = now
         self.mind(now)
 
     def stop(self) -> None:
@@ -225,14 +226,18 @@ class Keeper:
             ]
             fences = [entry.fence for entry in batch]
             lease = min([claim.lease for claim in claims])
+            # A loss is told on time: who waits for an answer does not look at the clock.
+            rest = max(min([entry.deadline for entry in batch]) - sent, LEAST_BUDGET)
             try:
-                answers = await self.backend.renew(claims, fences, budget_for(lease))
+                answers = await self.backend.renew(claims, fences, min(budget_for(lease), rest))
             except BackendError as error:
                 self._ledger.renew_errors += 1
                 log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
-                again = self.runtime.now() + min(1.0, lease / 20)
+                now = self.runtime.now()
                 for entry in work:
-                    _postpone(entry, again)
+                    _postpone(entry, now + min(1.0, lease / 20))
+                    if isinstance(entry, Held):
+                        entry.doubted = now
                 if self._ledger.listeners is not None:
                     self._ledger.listeners.renew_failed(len(batch), error)
                 return

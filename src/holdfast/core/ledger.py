@@ -52,7 +52,8 @@ class Held:
     """A granted claim, its count of re-entries, and until when we may believe in it.
 
     ``deadline`` counts from before the request that got or renewed it was sent, never from the
-    reply: a reply that took long must not lengthen belief.
+    reply: a reply that took long must not lengthen belief. ``confirmed`` is when that request was
+    sent, ``doubted`` when the store last failed to say that we hold it.
     """
 
     __slots__ = (
@@ -61,8 +62,10 @@ class Held:
         "callbacks",
         "cause",
         "claim",
+        "confirmed",
         "count",
         "deadline",
+        "doubted",
         "due",
         "early",
         "ends_by",
@@ -93,6 +96,7 @@ class Held:
         self.acquired_at = now
         self.renews = renews
         self.ends_by = ends_by
+        self.confirmed = self.doubted = float("-inf")
         self.deadline = now
         self.due = now
         self.early = now
@@ -105,6 +109,7 @@ class Held:
         """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
         up to a tenth of that earlier if the keeper is sending others anyway. What is not renewed is
         confirmed all the same, to the end of its time, where the store gave less than was asked."""
+        self.confirmed = sent
         ends_by = self.ends_by
         deadline = sent + lease * (1.0 - DRIFT)
         self.deadline = deadline if deadline < ends_by else ends_by
@@ -119,6 +124,13 @@ class Held:
         sooner, which is the common case and then costs nothing."""
         self.believe(sent, first_lease)
         self.due = self.early = now + max((self.deadline - now) / 3, 0.0)
+
+    def is_certain(self, now: float) -> bool:
+        """Is it more than belief that it is held, or that it is not? A confirmation that was asked
+        for before the doubt says nothing about now. What our own clock ended is certain again."""
+        if self.unknown:
+            return False
+        return self.doubted <= self.confirmed or self.state is not HELD or now >= self.deadline
 
     def why_over(self) -> str:
         """Why our own clock says that it is over."""
@@ -150,6 +162,7 @@ class Waiting:
     __slots__ = ("claim", "due", "early", "last", "news", "signal")
     fence: ClassVar[int] = 0
     ends_by: ClassVar[float] = float("inf")
+    deadline: ClassVar[float] = float("inf")
 
     def __init__(self, claim: Claim, signal: Signal) -> None:
         self.claim = claim

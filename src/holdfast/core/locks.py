@@ -81,7 +81,7 @@ class Core(Holding):
         known."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
-            self._refuse_if_closed()
+            self.refuse_if_closed()
         name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
         if owner is None:
             owner = runtime.owner()
@@ -119,7 +119,7 @@ class Core(Holding):
         if listeners is not None:
             listeners.tell(told)
         if ledger.closed:
-            self._refuse_if_closed()
+            self.refuse_if_closed()
         ledger.asking.discard(claim.id)
         return held
 
@@ -223,7 +223,7 @@ class Core(Holding):
 
     async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:
         """Take over what another process detached, under its fence."""
-        self._refuse_if_closed()
+        self.refuse_if_closed()
         owner = terms.owner if terms.owner is not None else self.runtime.owner()
         who = self.runtime.who(terms.label)
         claim = Claim(terms.name, claim_id, who, terms.lease, terms.slots, terms.take, terms.fair)
@@ -291,6 +291,6 @@ class Core(Holding):
     def closed(self) -> bool:
         return self.ledger.closed
 
-    def _refuse_if_closed(self) -> None:
+    def refuse_if_closed(self) -> None:
         if self.ledger.closed:
             raise NotHeld("this client was closed: connect again")

@@ -74,9 +74,12 @@ class Backend(Protocol):
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
 
-    A backend whose holds end with a session may have ``on_gone(tell)``: it calls ``tell``, from any
-    thread, when the session has ended. Such a store does not end a hold by the hold's own lease as
-    long as the session lives, so the keeper leaves what is over.
+    A backend may have a ``patience``: how long, in seconds, who waits goes on asking while it does
+    not answer.
+
+    A backend whose holds end with a session may have ``on_doubt(tell)``: it calls ``tell``, from
+    any thread, when the session is out of reach or has ended. Such a store does not end a hold by
+    the hold's own lease as long as the session lives, so the keeper leaves what is over.
     """
 
     @property

@@ -10,7 +10,7 @@ import atexit
 import logging
 import secrets
 import weakref
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -30,6 +30,7 @@ from holdfast.inputs import (
     checked_namespace,
     checked_owner,
     checked_switch,
+    checked_timeout,
     refuse_foreign,
 )
 from holdfast.model import Capabilities, Snapshot, Statistics
@@ -58,7 +59,7 @@ LOCK_KEYWORDS = (
     "layout",
     "warn_after",
 )
-CONNECT_KEYWORDS = ("lease", "namespace", "warn_after")
+CONNECT_KEYWORDS = ("lease", "namespace", "warn_after", "replicas")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -213,6 +214,32 @@ class ClientFace:
         if self.core.ledger.listeners is not None:
             lock._terms = lock._terms._replace(template=template)  # type: ignore[attr-defined]
         return lock
+
+    def _transaction(
+        self,
+        name: str,
+        connection: object,
+        timeout: Seconds | None,
+        advisory: bool,
+        foreign: dict[str, Any],
+    ) -> tuple[str, Coroutine[Any, Any, int]]:
+        """The name, and what takes the lock."""
+        refuse_foreign("transaction_lock()", foreign, ("connection", "timeout", "advisory"))
+        if not self.capabilities.transaction_locks:
+            raise Unsupported(
+                f"{self.store.url} has no transactions of yours to hold a lock: transaction_lock() "
+                "is for PostgreSQL, MariaDB and MySQL"
+            )
+        self.core.refuse_if_closed()
+        full = self._full(name)
+        taking = self._backend.transactions.take(  # type: ignore[attr-defined]
+            full,
+            name,
+            connection,
+            checked_timeout(timeout),
+            checked_switch("advisory", advisory),
+        )
+        return name, taking
 
     def _checked_layout(self, layout: object) -> str:
         known = self._backend.capabilities.layouts

@@ -6,15 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Never, Self
 
-from holdfast.backends import Store, open_store
+from holdfast.backends import Store
 from holdfast.core.once import Turn, begin, finish
 from holdfast.core.terms import Terms
 from holdfast.decorators import F, Kind, OnBusy, locked_by
-from holdfast.default import DefaultClient
 from holdfast.face.client import (
-    CONNECT_KEYWORDS,
-    DEFAULT_LEASE,
-    DEFAULT_NAMESPACE,
     EXIT_LIMIT,
     FACES,
     ClientFace,
@@ -23,13 +19,13 @@ from holdfast.face.gates import DEFAULT_KEEP, MOST_COUNT
 from holdfast.face.lock import checked_on_lost
 from holdfast.face.multi import parts_of
 from holdfast.face.permits import checked_permits
+from holdfast.face.transactions import TransactionHold
 from holdfast.inputs import (
     Seconds,
     checked_lease,
     checked_metadata,
     checked_number,
     checked_timeout,
-    refuse_foreign,
 )
 from holdfast.keys import Key
 from holdfast.model import BARRIER, LATCH, Snapshot
@@ -185,6 +181,30 @@ class Client(ClientFace):
         parts = parts_of(self, names, terms_of, Lock)
         return MultiLock(parts, checked_timeout(timeout), self._on_lost(on_lost))
 
+    def transaction_lock(
+        self,
+        name: str,
+        *,
+        connection: object,
+        timeout: Seconds | None = None,
+        advisory: bool = False,
+        **foreign: Never,
+    ) -> TransactionHold:
+        """Lock ``name`` in your own open transaction; a hold with a fence.
+
+        ``connection`` has that transaction: one of PyMySQL or psycopg, or SQLAlchemy connection or
+        session. The lock ends with it, by commit, rollback or a lost connection, and not before: a
+        block ends nothing. No lease can run out: with the data in the same database it is the
+        safest lock there is. It excludes other transaction locks of this name, not `lock` and its
+        kind (refused where it is noticed), and is refused in autocommit, where it would end at
+        once. ``advisory`` (PostgreSQL): without a row of ours.
+
+        Waits at most ``timeout`` seconds, then `AcquireTimeout`; your transaction is as it was.
+        `WouldDeadlock` and `StaleSnapshot`: roll back, and do it all again.
+        """
+        shown, taking = self._transaction(name, connection, timeout, advisory, foreign)
+        return TransactionHold(shown, run(taking))
+
     def latch(
         self,
         name: str,
@@ -329,47 +349,3 @@ class Client(ClientFace):
 
 
 FACES[Client.colour] = Client
-
-
-def connect(
-    url: str | None = None,
-    *,
-    lease: Seconds = DEFAULT_LEASE,
-    namespace: str = DEFAULT_NAMESPACE,
-    warn_after: Seconds | None = None,
-    **foreign: Never,
-) -> Client:
-    """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host. ``lease`` and
-    ``warn_after`` are those of its locks, unless one is told otherwise."""
-    refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
-    return Client.on(open_store(url), lease=lease, namespace=namespace, warn_after=warn_after)
-
-
-default_client = DefaultClient(lambda: connect())
-
-
-def lock(name: str, **terms: Any) -> Lock:
-    """A lock on the default client; the keywords are those of `Client.lock`."""
-    return default_client().lock(name, **terms)
-
-
-def locked(
-    key: Key,
-    *,
-    prefix: str | None = None,
-    on_busy: OnBusy = "raise",
-    kind: Kind = "lock",
-    semaphore: int | None = None,
-    **terms: Any,
-) -> Callable[[F], F]:
-    """`Client.locked` on the default client, which is made at the first call, not at import."""
-    return locked_by(
-        default_client,
-        key,
-        prefix=prefix,
-        on_busy=on_busy,
-        kind=kind,
-        semaphore=semaphore,
-        terms=terms,
-    )
