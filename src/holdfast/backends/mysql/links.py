@@ -205,7 +205,7 @@ def connect(address: Address, budget: float) -> Link:
         if code == 2003 or not isinstance(failed, BackendError):
             failed = BackendError(f"{address.where} is out of reach: {said}")
         raise failed from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = Link(connection, address.where)
     try:
