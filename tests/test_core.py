@@ -258,6 +258,7 @@ def test_who_is_in_the_way_is_said_in_one_line():
     free = Snapshot("n", 1, (), (waiter,), 0.0)
     assert describe(free).startswith("it has just become free, 1 waits for it")
     assert [ago(3.21), ago(185), ago(7300)] == ["3.2 s", "3 min 5 s", "2 h 1 min"]
+    assert ago(180000) == "2 d 2 h"
 
 
 def test_everything_public_has_a_docstring():

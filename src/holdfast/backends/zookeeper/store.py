@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.zookeeper.backend import ZooKeeperBackend
 from holdfast.backends.zookeeper.desk import Desk
 from holdfast.backends.zookeeper.foreign import CAPABILITIES as KAZOO_CAPABILITIES
@@ -95,6 +96,12 @@ class ZooKeeperStore:
         """End the session, and with it all that is held. Who goes on opens another."""
         self._sweep(everything=True)
         self._session.close()
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the servers finds."""
+        from holdfast.backends.zookeeper.health import findings  # only the doctor needs it
+
+        return findings(self._session.address, self._session.timeout)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
