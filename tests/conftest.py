@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
     from servers.pgbouncer_server import PgBouncerServer
     from servers.postgres_server import PostgresServer
+    from servers.redis_cluster import RedisCluster
     from servers.redis_server import RedisServer
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
@@ -52,6 +53,16 @@ def redis_server() -> Iterator[RedisServer]:
 
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """One Redis Cluster for all tests: use names of your own, and leave it as it was."""
+    need("redis-server", driver="redis")
+    from servers.redis_cluster import RedisCluster
+
+    with RedisCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

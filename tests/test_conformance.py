@@ -20,6 +20,7 @@ STORES = {
     "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
+    "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
     "zookeeper": (
         "network",
         lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",

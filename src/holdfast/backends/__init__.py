@@ -75,6 +75,12 @@ def _open_redis(url: str) -> Store:
     return open_redis(url)
 
 
+def _open_cluster(url: str) -> Store:
+    from holdfast.backends.redis.cluster.store import open_cluster
+
+    return open_cluster(url)
+
+
 def _open_zookeeper(url: str) -> Store:
     from holdfast.backends.zookeeper.store import open_zookeeper
 
@@ -116,6 +122,8 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "redis+cluster": _open_cluster,
+    "rediss+cluster": _open_cluster,
     "zookeeper": _open_zookeeper,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,

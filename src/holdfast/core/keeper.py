@@ -215,23 +215,35 @@ class Keeper:
             try:
                 answers = await self.backend.renew(claims, fences, budget_for(lease))
             except BackendError as error:
-                self._ledger.renew_errors += 1
-                log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
-                again = self.runtime.now() + min(1.0, lease / 20)
-                for entry in work:
-                    _postpone(entry, again)
+                self._not_renewed(error, len(batch), work, lease)
                 return
             now = self.runtime.now()
             lost = []
+            unknown: dict[Held | Waiting, BackendError] = {}
             renewed = self._renewed
             with self._ledger.mutex:
                 for entry, claim, answer in zip(batch, claims, answers, strict=True):
-                    if not isinstance(entry, Held):
+                    if isinstance(answer, BackendError):
+                        unknown[entry] = answer
+                    elif not isinstance(entry, Held):
                         self._refreshed(entry, sent, now, answer)
                     elif cause := renewed(entry, claim, sent, now, answer):
                         lost.append((entry, cause))
             for held, cause in lost:
                 self._ledger.lose(held, cause)
+            if unknown:  # one server of several is away: the others' are renewed all the same
+                first = next(iter(unknown.values()))
+                self._not_renewed(first, len(unknown), list(unknown), lease)
+
+    def _not_renewed(
+        self, error: BackendError, asked: int, postponed: list[Held | Waiting], lease: float
+    ) -> None:
+        """Rule 2."""
+        self._ledger.renew_errors += 1
+        log.warning("holdfast: not renewed (%d), will ask again: %s", asked, error)
+        again = self.runtime.now() + min(1.0, lease / 20)
+        for entry in postponed:
+            _postpone(entry, again)
 
     def _renewed(
         self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends import Store
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
@@ -50,14 +51,20 @@ class RedisStore:
         forks.remember(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RedisBackend:
-        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
-        self._transports.add(transport)
-        return RedisBackend(transport, self._address.where)
+        return RedisBackend(self.blocking_transport(), self._address.where)
 
     def tasks(self, signal: Callable[[], Signal]) -> RedisBackend:
+        return RedisBackend(self.task_transport(), self._address.where)
+
+    def blocking_transport(self) -> BlockingTransport:
+        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
+        self._transports.add(transport)
+        return transport
+
+    def task_transport(self) -> TaskTransport:
         transport = TaskTransport(self._address, secrets.token_hex(8), self._check_later)
         self._transports.add(transport)
-        return RedisBackend(transport, self._address.where)
+        return transport
 
     # ---- what an operator should know ---------------------------------------------------------
 
@@ -123,9 +130,13 @@ def open_redis(url: str) -> RedisStore:
     return _open(pool.connection_class, pool.connection_kwargs)
 
 
-def open_redis_client(client: Any) -> RedisStore:
+def open_redis_client(client: Any) -> Store:
     """The server of an existing client, on connections of our own: with its address, its
     credentials and its TLS, without its pool, its retries and its decoding."""
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        from holdfast.backends.redis.cluster.store import open_cluster_client
+
+        return open_cluster_client(client)
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
