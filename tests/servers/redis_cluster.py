@@ -80,10 +80,9 @@ class RedisCluster:
             first = SLOTS * number // len(masters)
             last = SLOTS * (number + 1) // len(masters) - 1
             node.call("CLUSTER", "ADDSLOTSRANGE", first, last)
+        port = self.nodes[0].port
         for node in self.nodes[1:]:
-            node.call(
-                "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port, self.nodes[0].port + 10000
-            )
+            node.call("CLUSTER", "MEET", "127.0.0.1", port, port + 10000)
         _until(lambda: all(len(self._known(node)) == len(self.nodes) for node in self.nodes))
         for number, node in enumerate(replicas):
             node.call("CLUSTER", "REPLICATE", masters[number % len(masters)].id)
