@@ -102,6 +102,11 @@ def _open_mysql(url: str) -> Store:
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
+    kinds = {kind.__name__ for kind in type(client).__mro__}
+    if library == "redis" and "RedisCluster" in kinds:
+        from holdfast.backends.redis.cluster.store import open_cluster_client
+
+        return open_cluster_client(client)
     if library == "redis":
         from holdfast.backends.redis.store import open_redis_client
 

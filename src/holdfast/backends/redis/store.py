@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import forks
-from holdfast.backends import Store
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
@@ -130,13 +129,9 @@ def open_redis(url: str) -> RedisStore:
     return _open(pool.connection_class, pool.connection_kwargs)
 
 
-def open_redis_client(client: Any) -> Store:
+def open_redis_client(client: Any) -> RedisStore:
     """The server of an existing client, on connections of our own: with its address, its
     credentials and its TLS, without its pool, its retries and its decoding."""
-    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
-        from holdfast.backends.redis.cluster.store import open_cluster_client
-
-        return open_cluster_client(client)
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
