@@ -3,8 +3,10 @@ replica. How to break it: kill or pause a node, move a slot, step by step or who
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import redis
@@ -16,9 +18,18 @@ SLOTS = 16384
 
 
 class ClusterNode(RedisServer):
-    def __init__(self, node_timeout: float, **options: Any) -> None:
+    """``kin`` is one whose certificates it has too: clients trust one authority for all."""
+
+    def __init__(self, node_timeout: float, kin: ClusterNode | None, **options: Any) -> None:
         super().__init__(**options)
         self._node_timeout = node_timeout
+        self._kin = kin
+
+    def _furnish(self, folder: Path) -> None:
+        super()._furnish(folder)
+        if self.tls and self._kin is not None:
+            for file in ("ca.pem", "server.pem", "server.key"):
+                shutil.copy(self._kin.folder / file, folder / file)
 
     def _arguments(self, port: int) -> list[str]:
         arguments = {
@@ -27,7 +38,7 @@ class ClusterNode(RedisServer):
             "--cluster-port": str(port + 10000),
             "--cluster-replica-validity-factor": "0",
         }
-        if self.tls:
+        if self.tls:  # or nodes would tell of their other ports, which they do not have
             arguments |= {"--tls-cluster": "yes", "--tls-replication": "yes"}
         if self.password:
             arguments["--masterauth"] = self.password
@@ -53,7 +64,10 @@ class RedisCluster:
         number = masters * (1 + replicas)
         self._masters = masters
         self.node_timeout = node_timeout
-        self.nodes = [ClusterNode(node_timeout, **options) for _ in range(number)]
+        self.nodes: list[ClusterNode] = []
+        for _ in range(number):
+            kin = self.nodes[0] if self.nodes else None
+            self.nodes.append(ClusterNode(node_timeout, kin, **options))
 
     def __enter__(self) -> Self:
         return self.start()
