@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +63,24 @@ def redis_cluster() -> Iterator[RedisCluster]:
 
     with RedisCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
+    """Start a Redis Cluster of the module's own, with the words of `RedisCluster`; stopped after
+    it. ``extra`` are arguments of redis-server."""
+    need("redis-server", "openssl", driver="redis")
+    from servers.redis_cluster import RedisCluster
+
+    clusters: list[RedisCluster] = []
+
+    def new_redis_cluster(*words: int, extra: Sequence[str] = (), **options: Any) -> RedisCluster:
+        clusters.append(RedisCluster(*words, **options))
+        return clusters[-1].start(*extra)
+
+    yield new_redis_cluster
+    for cluster in clusters:
+        cluster.stop()
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,9 @@ Make = Callable[..., Agent]
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[Any]:
+def patient(new_redis_cluster: Callable[..., Any]) -> Any:
     """Masters alone, which nobody replaces when they fall silent."""
-    from servers.redis_cluster import RedisCluster
-
-    with RedisCluster(3, 0, node_timeout=60.0) as cluster:
-        yield cluster
+    return new_redis_cluster(3, 0, node_timeout=60.0)
 
 
 def test_a_multi_lock_over_all_shards_is_all_or_none(agent: Make, patient: Any) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,16 +30,11 @@ print("got", flush=True)
 
 
 @pytest.fixture(scope="module")
-def old() -> Iterator[Any]:
+def old(new_redis_cluster: Callable[..., Any]) -> Any:
     """As before Redis 7: sharded pub/sub is not there."""
-    from servers.redis_cluster import RedisCluster
-
     words = [("--rename-command", word, "") for word in ("SSUBSCRIBE", "SPUBLISH", "SUNSUBSCRIBE")]
-    cluster = RedisCluster(2, 0, node_timeout=60.0)
-    try:
-        yield cluster.start(*(part for three in words for part in three))
-    finally:
-        cluster.stop()
+    extra = [part for three in words for part in three]
+    return new_redis_cluster(2, 0, node_timeout=60.0, extra=extra)
 
 
 @pytest.fixture(params=["sharded", "classic"])

@@ -29,12 +29,9 @@ def cluster(redis_cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def lonely() -> Iterator[Any]:
+def lonely(new_redis_cluster: Callable[..., Any]) -> Any:
     """A cluster of one node, whose slots tests take away and give back."""
-    from servers.redis_cluster import RedisCluster
-
-    with RedisCluster(1, 0) as cluster:
-        yield cluster
+    return new_redis_cluster(1, 0)
 
 
 def begin_to_move(cluster: Any, name: str) -> tuple[int, Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,10 @@ SECRET = "tr0ub4dor-Zq"
 
 
 @pytest.fixture(scope="module")
-def vault() -> Iterator[Any]:
+def vault(new_redis_cluster: Callable[..., Any]) -> Any:
     """With a password, a user, and TLS on its ports."""
-    from servers.redis_cluster import RedisCluster
-
     users = [f"clerk on >{SECRET} ~* &* +@all"]
-    with RedisCluster(2, 0, password=SECRET, tls=True, users=users) as cluster:
-        yield cluster
+    return new_redis_cluster(2, 0, password=SECRET, tls=True, users=users)
 
 
 def works(agents: list[Agent], name: str) -> None:

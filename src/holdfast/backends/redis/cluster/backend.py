@@ -16,7 +16,7 @@ from holdfast.backends.redis.backend import CAPABILITIES
 from holdfast.backends.redis.cluster.ears import Ears
 from holdfast.backends.redis.cluster.node import NodeBackend
 from holdfast.backends.redis.cluster.routing import Router, Verb
-from holdfast.backends.redis.cluster.slots import slot_of, slot_of_key
+from holdfast.backends.redis.cluster.slots import PATIENCE, slot_of, slot_of_key
 from holdfast.backends.redis.conditions import Elsewhere, Unreachable, Unsettled
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError
@@ -53,8 +53,7 @@ class ClusterBackend:
         return CAPABILITIES
 
     async def _ask(self, name: str, layout: str, verb: Verb[Any], budget: float) -> Any:
-        slot = slot_of_key(simple.key_of(name)) if layout else slot_of(name)
-        return await self._router.ask(slot, verb, budget)
+        return await self._router.ask(_slot(name, layout), verb, budget)
 
     # ---- claim and release -------------------------------------------------------------------
 
@@ -62,11 +61,11 @@ class ClusterBackend:
         """Where it is known who serves the name. Who serves it no more answers None, and what
         fails is asked again the long way, which learns more."""
         node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
-        return None if node is None else node[0].claim_at_once(claim, budget)
+        return None if node is None else node[0].claim_at_once(claim, min(budget, PATIENCE))
 
     def _release_now(self, claim: Claim, budget: float) -> bool | None:
         node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
-        return None if node is None else node[0].release_at_once(claim, budget)
+        return None if node is None else node[0].release_at_once(claim, min(budget, PATIENCE))
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         answer: Granted | Busy | Differs = await self._ask(
@@ -167,33 +166,28 @@ class ClusterBackend:
             return error
 
     async def _everywhere(self, claims: Sequence[Claim], ask: Any, until: float) -> list[Any]:
-        """Ask every node for its own; again where a name has moved meanwhile. What was not settled
+        """Ask every node for its own; again where others serve a name by now. What was not settled
         so has the error as its answer."""
         answers: list[Any] = [None] * len(claims)
-        open_ones = list(range(len(claims)))
+        slots = [_slot(claim.name, claim.layout) for claim in claims]
+        open_ones: Sequence[int] = range(len(claims))
         for _ in range(PASSES):
-            for seat, numbers in (await self._by_seat(claims, open_ones, until)).items():
-                await self._ask_node(seat, numbers, ask, until, answers)
-            asked, open_ones = open_ones, []
-            for number in asked:
-                if isinstance(answers[number], Elsewhere) and not answers[number].just_now:
-                    open_ones.append(number)
-            if not open_ones:
-                break
+            seats: dict[str, list[int]] = {}
+            for number in open_ones:
+                seat = await self._router.owner(slots[number], until)
+                seats.setdefault(seat, []).append(number)
+            now = self._now()
+            open_ones = []
+            # Those come last that were waited for in vain.
+            for seat in sorted(seats, key=lambda seat: self._slots.is_silent(seat, now)):
+                await self._ask_node(seat, seats[seat], ask, until, answers)
+                open_ones += [
+                    number
+                    for number in seats[seat]
+                    if isinstance(answers[number], BackendError)
+                    and self._slots.owners[slots[number]] not in (seat, "")
+                ]
         return answers
-
-    async def _by_seat(
-        self, claims: Sequence[Claim], numbers: Sequence[int], until: float
-    ) -> dict[str, list[int]]:
-        """Whose they are; those come last that were waited for in vain."""
-        seats: dict[str, list[int]] = {}
-        for number in numbers:
-            claim = claims[number]
-            slot = slot_of_key(simple.key_of(claim.name)) if claim.layout else slot_of(claim.name)
-            seat = self._slots.owners[slot] or await self._router.owner(slot, until)
-            seats.setdefault(seat, []).append(number)
-        now = self._now()
-        return dict(sorted(seats.items(), key=lambda one: self._slots.is_silent(one[0], now)))
 
     async def _ask_node(
         self, seat: str, numbers: Sequence[int], ask: Any, until: float, answers: list[Any]
@@ -201,9 +195,12 @@ class ClusterBackend:
         began = self._now()
         if self._slots.is_silent(seat, began):
             error: BackendError = Unreachable(f"redis at {seat} did not answer just now")
+            await self._router.learn(until, but=seat)
         else:
             try:
-                got = await ask(self._router.node(seat)[0], numbers, max(until - began, 0.001))
+                rest = max(min(until - began, self._slots.patience(seat)), 0.001)
+                got = await ask(self._router.node(seat)[0], numbers, rest)
+                self._slots.answered(seat)
                 for number, answer in zip(numbers, got, strict=True):
                     answers[number] = answer
                     if isinstance(answer, Elsewhere):
@@ -281,3 +278,7 @@ class ClusterBackend:
             self.ears.close()
         for node, _ in list(self._router.nodes.values()):
             node.close()
+
+
+def _slot(name: str, layout: str) -> int:
+    return slot_of_key(simple.key_of(name)) if layout else slot_of(name)

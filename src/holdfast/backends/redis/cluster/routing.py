@@ -3,7 +3,8 @@
     asked ── MOVED ───────────────► remember it, ask that node
       │ ├── ASK ─────────────────► ask that one, for this once
       │ ├── TRYAGAIN, CLUSTERDOWN ► a slot is on its way, or a failover: pause, ask again
-      │ └── no connection, silence ► learn who serves it now; another: ask that one, else say it
+      │ ├── silence ─────────────► learn who serves it now; ask that one, or this one for longer
+      │ └── no connection ────────► the same; but if it is this one, say so
       answer
 
 All of it within the budget of the one who asks, and in a limited number of steps: nodes that point
@@ -67,7 +68,10 @@ class Router:
             if not seat:
                 seat = await self.owner(slot, until)
             try:
-                return await verb(self.node(seat)[just_now], max(until - began, 0.001))
+                rest = max(min(until - began, self.slots.patience(seat)), 0.001)
+                answer = await verb(self.node(seat)[just_now], rest)
+                self.slots.answered(seat)
+                return answer
             except Elsewhere as error:
                 seat, just_now = self.follow(error, seat), error.just_now
                 if not just_now:
@@ -78,8 +82,8 @@ class Router:
                 await self.learn(until, but=seat)
                 seat, just_now, failure = self.slots.owners[slot], False, error
             except Unreachable as error:
-                await self.lost(seat, began, until)
-                if self.slots.owners[slot] in (seat, ""):
+                silent = await self.lost(seat, began, until)
+                if self.slots.owners[slot] in (seat, "") and not (silent and clock.now() < until):
                     raise
                 seat, just_now, failure = self.slots.owners[slot], False, error
             if clock.now() >= until:
@@ -93,11 +97,12 @@ class Router:
             self.slots.moved(error.slot, seat)
         return seat
 
-    async def lost(self, seat: str, began: float, until: float) -> None:
-        """A node did not answer, or cannot be reached, since then."""
+    async def lost(self, seat: str, began: float, until: float) -> bool:
+        """A node did not answer, or cannot be reached, since then; whether it was silent."""
         now = clock.now()
-        self.slots.silent(seat, now, now - began)
+        silent = self.slots.silent(seat, now, now - began)
         await self.learn(until, but=seat)
+        return silent
 
     async def _rest(self, pause: float, until: float, error: BackendError) -> float:
         """Not all at the same time; and not if there would be no time left to ask again."""

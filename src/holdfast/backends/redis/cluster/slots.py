@@ -22,6 +22,9 @@ from holdfast.backends.redis.words import key_of
 SLOTS = 16384
 # Who has just asked for a map knows as much as can be known.
 FRESH = 0.1
+# How long a node is waited for before others are asked whether it has been replaced. It is doubled
+# each time in vain: a node may be slow for good, and one that comes late is asked as it needs.
+PATIENCE, MOST_PATIENCE = 0.5, 2.0
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
 
 
@@ -60,6 +63,7 @@ class SlotMap:
         self._learning = False
         self._learned_at = float("-inf")
         self._silent: dict[str, float] = {}  # seat → until when it is not waited for
+        self._patience: dict[str, float] = {}  # of those that were waited for in vain
 
     @property
     def masters(self) -> list[str]:
@@ -125,10 +129,22 @@ class SlotMap:
 
     # ---- who is silent -----------------------------------------------------------------------
 
-    def silent(self, seat: str, now: float, waited: float) -> None:
-        """It was waited for in vain. As long as that took, batches do not wait for it again: what
-        is held at other nodes must be renewed meanwhile."""
+    def patience(self, seat: str) -> float:
+        return self._patience.get(seat, PATIENCE)
+
+    def answered(self, seat: str) -> None:
+        if self._patience:
+            self._patience.pop(seat, None)
+
+    def silent(self, seat: str, now: float, waited: float) -> bool:
+        """It was asked in vain; whether it was waited for, too. As long as that took, batches do
+        not wait for it again: what is held at other nodes must be renewed meanwhile."""
         self._silent[seat] = now + waited
+        # Others may have been waiting at the same time: that counts once.
+        patience = min(2 * waited, MOST_PATIENCE)
+        if patience > self.patience(seat):
+            self._patience[seat] = patience
+        return waited >= 0.9 * PATIENCE
 
     def is_silent(self, seat: str, now: float) -> bool:
         return now < self._silent.get(seat, now)
