@@ -28,7 +28,7 @@ class ClusterNode(RedisServer):
     def _furnish(self, folder: Path) -> None:
         super()._furnish(folder)
         if self.tls and self._kin is not None:
-            for file in ("ca.pem", "server.pem", "server.key"):
+            for file in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key"):
                 shutil.copy(self._kin.folder / file, folder / file)
 
     def _arguments(self, port: int) -> list[str]:
@@ -39,7 +39,12 @@ class ClusterNode(RedisServer):
             "--cluster-replica-validity-factor": "0",
         }
         if self.tls:  # or nodes would tell of their other ports, which they do not have
-            arguments |= {"--tls-cluster": "yes", "--tls-replication": "yes"}
+            arguments |= {
+                "--tls-cluster": "yes",
+                "--tls-replication": "yes",
+                "--tls-client-cert-file": "client.pem",
+                "--tls-client-key-file": "client.key",
+            }
         if self.password:
             arguments["--masterauth"] = self.password
         more = [word for pair in arguments.items() for word in pair]

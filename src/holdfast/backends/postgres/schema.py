@@ -1,4 +1,5 @@
-"""The two tables, and the statements on them; one constant per purpose, its parameters numbered.
+"""The tables, and the statements on two of them (`transactions` has the third); one
+constant per purpose, its parameters numbered.
 
 Each is a transaction of its own. Its clock is read once, when it starts: what somebody else did
 while it waited for a row makes it err on the safe side (a lease that began a little early, a hold
@@ -44,6 +45,12 @@ CREATE TABLE IF NOT EXISTS holdfast_rows (
     PRIMARY KEY (hash, id)
 ) WITH (fillfactor = 50);
 CREATE INDEX IF NOT EXISTS holdfast_rows_queue ON holdfast_rows (hash, kind, place);
+CREATE TABLE IF NOT EXISTS holdfast_transactions (
+    hash bytea PRIMARY KEY,
+    name text NOT NULL,
+    fence bigint NOT NULL,
+    used timestamptz NOT NULL
+) WITH (fillfactor = 50);
 """
 # Two that make them at once would collide in the catalogue.
 MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COMMIT"

@@ -6,11 +6,12 @@ import difflib
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
 from holdfast.model import Capabilities, Granted
@@ -27,19 +28,25 @@ except ImportError as missing:
 
 from holdfast.backends.postgres.links import Address, Link, connect
 from holdfast.backends.postgres.tasks import connect_task
+from holdfast.backends.postgres.transactions import PostgresTransactions
 from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
+from holdfast.backends.rows.transactions import Transactions
 
-CAPABILITIES = Capabilities(store="postgresql", across="network", survives_restart=True)
+CAPABILITIES = Capabilities(
+    store="postgresql", across="network", survives_restart=True, transaction_locks=True
+)
 SPEECH = PostgresSpeech()
 _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
 
 class Listener:
     """A connection that hears one channel."""
+
+    says = True
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -95,7 +102,9 @@ class PostgresStore:
     def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made.transactions = Transactions(transport, PostgresTransactions(self.url), self.url)
+        return made
 
     def _listener(self, budget: float) -> Listener | None:
         link = connect(self._address, budget)
@@ -103,6 +112,12 @@ class PostgresStore:
             link.close()
             return None
         return Listener(link)
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.postgres.health import findings  # only the doctor needs it
+
+        return findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""

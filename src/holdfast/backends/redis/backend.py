@@ -22,20 +22,21 @@ from holdfast.backends.redis.answers import (
     seen_held,
     seen_waiting,
 )
-from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
+    Plan,
     claiming,
     claiming_many,
     key_of,
     keys_of,
     micros,
     name_of,
-    refreshing,
+    planned,
     releasing,
     releasing_many,
-    renewal,
 )
+from holdfast.core.acquire import PATIENCE
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
@@ -74,14 +75,19 @@ class Transport(Protocol):
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]: ...
 
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        """The same, and behind them on the same connection a WAIT, whose answer is the last."""
+
     async def listen(self, since: float) -> bool: ...
 
     async def hear(self, timeout: float | None) -> None: ...
 
     def poke(self) -> None: ...
 
-    def distrust(self) -> None:
-        """Close the connection that answered last: it is out of step, or it is not Redis."""
+    def distrust(self, why: str) -> None:
+        """Close the connection that answered last: it is out of step, or leads to the wrong one."""
 
     def close(self) -> None: ...
 
@@ -89,6 +95,7 @@ class Transport(Protocol):
 class RedisBackend:
     """One server, one colour (the transport's)."""
 
+    patience = PATIENCE
     # Whether a script may touch one name only, so that a batch is a call for each, in one write.
     apart = False
 
@@ -135,7 +142,12 @@ class RedisBackend:
             if not isinstance(reply, ServerError):
                 return reply
             error = reply
-        raise explained(error, self._where, key_of(name) if name else "", script.source)
+        raise self._refused(error, name, script.source)
+
+    def _refused(self, error: ServerError, name: str = "", source: str = "") -> BackendError:
+        if is_elsewhere(error):
+            self._transport.distrust("has a master elsewhere")
+        return explained(error, self._where, key_of(name) if name else "", source)
 
     # ---- claim and release: the hot ones -----------------------------------------------------
 
@@ -231,33 +243,29 @@ class RedisBackend:
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone | BackendError]:
         """Holds in one script call, places in another, plain locks in a third; in one write."""
-        groups: dict[tuple[Script, str], list[int]] = {}
-        for number, claim in enumerate(claims):
-            script = scripts.RENEW if fences[number] else scripts.REFRESH
-            if claim.layout:
-                script = scripts.SIMPLE_RENEW
-            groups.setdefault((script, claim.name if self.apart else ""), []).append(number)
-        calls = [
-            self._renewal(script, [(claims[number], fences[number]) for number in numbers])
-            for (script, _), numbers in groups.items()
-        ]
-        commands = [
-            script.head(words) + said
-            for (script, _), (said, words) in zip(groups, calls, strict=True)
-        ]
-        replies = await self._transport.calls(commands, budget)
+        plan = planned(claims, fences, self.home_of, apart=self.apart)
+        replies = await self._transport.calls(plan.commands, budget)
+        return await self._renewals(plan, claims, fences, replies, budget)
+
+    async def _renewals(
+        self,
+        plan: Plan,
+        claims: Sequence[Claim],
+        fences: Sequence[int],
+        replies: Sequence[Any],
+        budget: float,
+    ) -> list[Granted | Busy | Gone | BackendError]:
         answers: list[Any] = [None] * len(claims)
-        for ((script, _), numbers), (said, words), reply in zip(
-            groups.items(), calls, replies, strict=True
+        for (script, numbers), (said, words), reply in zip(
+            plan.kinds, plan.calls, replies, strict=True
         ):
             try:
                 if isinstance(reply, ServerError):
                     name = claims[numbers[0]].name if len(numbers) == 1 else ""
                     reply = await self._again(reply, script, said, words, budget, name)
                 with self._sense(reply):
-                    read = _READ_RENEWALS[script](
-                        reply, [claims[n] for n in numbers], [fences[n] for n in numbers]
-                    )
+                    mine, theirs = [claims[n] for n in numbers], [fences[n] for n in numbers]
+                    read = _READ_RENEWALS[script](reply, mine, theirs)
                     for number, answer in zip(numbers, read, strict=True):
                         answers[number] = answer
             except BackendError as error:
@@ -266,14 +274,6 @@ class RedisBackend:
                 for number in numbers:
                     answers[number] = error
         return answers
-
-    def _renewal(self, script: Script, entries: Sequence[tuple[Claim, int]]) -> tuple[bytes, int]:
-        claims = [claim for claim, _ in entries]
-        if script is scripts.RENEW:
-            return renewal(claims, [fence for _, fence in entries])
-        if script is scripts.REFRESH:
-            return refreshing(claims, self.home_of(claims[0].name).replace(".", ""))
-        return simple.renew_said(claims)
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
         if claim.layout:
@@ -319,7 +319,7 @@ class RedisBackend:
         if layout:
             rest = await self._call(packed("PTTL", simple.key_of(name)), budget)
             if isinstance(rest, ServerError):
-                raise explained(rest, self._where)
+                raise self._refused(rest)
             if type(rest) is not int:
                 raise self._senseless(rest)
             return simple.snapshot(name, rest)
@@ -337,7 +337,7 @@ class RedisBackend:
                 packed("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT), budget
             )
             if isinstance(reply, ServerError):
-                raise explained(reply, self._where)
+                raise self._refused(reply)
             with self._sense(reply):
                 cursor, keys = reply
                 fresh = sorted({name for key in keys if (name := name_of(key))} - found)
@@ -379,7 +379,7 @@ class RedisBackend:
             raise self._senseless(reply) from None
 
     def _senseless(self, reply: Any) -> BackendError:
-        self._transport.distrust()
+        self._transport.distrust("answered what makes no sense")
         return BackendError(
             f"{self._where} answered what makes no sense here ({type(reply).__name__}): is it "
             "Redis, and only Redis, between us?",

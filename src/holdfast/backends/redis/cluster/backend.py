@@ -17,7 +17,7 @@ from holdfast.backends.redis.cluster.ears import Ears
 from holdfast.backends.redis.cluster.node import NodeBackend
 from holdfast.backends.redis.cluster.routing import Router, Verb
 from holdfast.backends.redis.cluster.slots import PATIENCE, slot_of, slot_of_key
-from holdfast.backends.redis.conditions import Elsewhere, Unreachable, Unsettled
+from holdfast.backends.redis.conditions import Redirected, Unreachable, Unsettled
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError
 from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
@@ -123,7 +123,7 @@ class ClusterBackend:
 
         answers = await self._everywhere(claims, ask, until)
         for number, answer in enumerate(answers):
-            if isinstance(answer, Elsewhere | Unsettled):
+            if isinstance(answer, Redirected | Unsettled):
                 try:
                     rest = max(until - self._now(), 0.001)
                     answers[number] = await one(claims[number], rest)
@@ -145,7 +145,7 @@ class ClusterBackend:
         until = self._now() + budget
         answers = await self._everywhere(claims, ask, until)
         for number, answer in enumerate(answers):
-            if isinstance(answer, Elsewhere | Unsettled):
+            if isinstance(answer, Redirected | Unsettled):
                 answers[number] = await self._renew_one(claims[number], fences[number], until)
         errors = [answer for answer in answers if isinstance(answer, BackendError)]
         if len(errors) == len(answers):
@@ -203,7 +203,7 @@ class ClusterBackend:
                 self._slots.answered(seat)
                 for number, answer in zip(numbers, got, strict=True):
                     answers[number] = answer
-                    if isinstance(answer, Elsewhere):
+                    if isinstance(answer, Redirected):
                         self._router.follow(answer, seat)
                 return
             except BackendError as caught:

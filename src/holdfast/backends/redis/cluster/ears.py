@@ -30,7 +30,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.cluster.slots import SlotMap, slot_of
-from holdfast.backends.redis.conditions import Elsewhere, ServerError, explained
+from holdfast.backends.redis.conditions import Redirected, ServerError, explained
 from holdfast.backends.redis.links import Address, Link
 from holdfast.backends.redis.scripts import packed
 from holdfast.backends.redis.words import key_of
@@ -244,7 +244,7 @@ class Ears:
             self._sharded = False
             for other in list(self._ears):
                 self._drop(other)
-        elif isinstance(error, Elsewhere):
+        elif isinstance(error, Redirected):
             self._slots.moved(error.slot, self._slots.told(error.seat, seat))
             for name, where in list(self._asked_at.items()):
                 if where == seat and slot_of(name) == error.slot:

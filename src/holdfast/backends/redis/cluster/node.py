@@ -108,5 +108,15 @@ class Asking:
         return (await self.calls([command], budget))[0]
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        both = [part for command in commands for part in (_ASKING, command)]
-        return (await self._transport.calls(both, budget))[1::2]
+        return (await self._transport.calls(_behind_asking(commands), budget))[1::2]
+
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        both = _behind_asking(commands)
+        *answers, last = await self._transport.settled(both, replicas, wait_ms, budget)
+        return [*answers[1::2], last]
+
+
+def _behind_asking(commands: Sequence[bytes]) -> list[bytes]:
+    return [part for command in commands for part in (_ASKING, command)]

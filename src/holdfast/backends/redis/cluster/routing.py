@@ -20,7 +20,7 @@ from typing import TypeVar
 from holdfast import clock
 from holdfast.backends.redis.cluster.node import NodeBackend
 from holdfast.backends.redis.cluster.slots import SlotMap
-from holdfast.backends.redis.conditions import Elsewhere, Unreachable, Unsettled
+from holdfast.backends.redis.conditions import Redirected, Unreachable, Unsettled
 from holdfast.errors import BackendError
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Router:
                 answer = await verb(self.node(seat)[just_now], rest)
                 self.slots.answered(seat)
                 return answer
-            except Elsewhere as error:
+            except Redirected as error:
                 seat, just_now = self.follow(error, seat), error.just_now
                 if not just_now:
                     await self.learn(until)
@@ -90,7 +90,7 @@ class Router:
                 break
         raise BackendError(f"{self._where}: no node gave an answer in time: {failure}")
 
-    def follow(self, error: Elsewhere, asked: str) -> str:
+    def follow(self, error: Redirected, asked: str) -> str:
         """Where it points to; remembered if it is for good."""
         seat = self.slots.told(error.seat, asked)
         if not error.just_now:

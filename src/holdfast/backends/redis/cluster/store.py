@@ -22,7 +22,7 @@ from holdfast.backends.redis.cluster.routing import Node, Router
 from holdfast.backends.redis.cluster.slots import Remap, SlotMap, host_and_port, seat_of
 from holdfast.backends.redis.store import RedisStore
 from holdfast.core.ports import Signal
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Unsupported
 
 import redis  # isort: skip  (after `store`, which says what is missing if it is)
 
@@ -67,6 +67,12 @@ class ClusterStore:
             return self._store(seat).task_transport()
 
         return self._backend(transport, asyncio.sleep, hears=False)
+
+    def count_replicas(self, replicas: object) -> None:
+        raise Unsupported(
+            f"{self.url}: replicas={replicas!r} is for one master and its replicas, redis:// or "
+            "redis+sentinel://; in a cluster a claim counts as soon as its master has it"
+        )
 
     def _backend(
         self,
