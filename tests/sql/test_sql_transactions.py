@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def test_no_update_is_lost_among_many(connect, database, user):
                 ask(connection, f"UPDATE {COUNTER} SET number = {number + 1}")
             connection.commit()
 
-    threads = [Taking(lambda connection=user(): work(connection)) for _ in range(5)]
+    threads = [Taking(partial(work, user())) for _ in range(5)]
     for thread in threads:
         thread.hold()
     assert database.call(f"SELECT number FROM {COUNTER}") == [(60,)]
@@ -156,9 +157,7 @@ def test_names_that_nobody_used_before_do_not_deadlock(connect, database, user):
             client.transaction_lock(name, connection=connection, timeout=PATIENCE)
             connection.commit()
 
-    threads = [
-        Taking(lambda connection=user(), turn=turn: work(connection, turn)) for turn in range(6)
-    ]
+    threads = [Taking(partial(work, user(), turn)) for turn in range(6)]
     for thread in threads:
         thread.hold()
 

@@ -340,14 +340,15 @@ FACES[Client.colour] = Client
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     lease: Seconds = DEFAULT_LEASE,
     namespace: str = DEFAULT_NAMESPACE,
     **foreign: Never,
 ) -> Client:
-    """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host."""
+    """A client of the store that the URL names: ``sqlite:///path``, ``redis://…``; or that a client
+    of redis-py or kazoo, an engine of SQLAlchemy, or a function that makes connections leads to. No
+    argument is ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host."""
     refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
     return Client.on(open_store(url), lease=lease, namespace=namespace)
 
