@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
     from servers.pgbouncer_server import PgBouncerServer
     from servers.postgres_server import PostgresServer
+    from servers.redis_sentinel import RedisSentinels
     from servers.redis_server import RedisServer
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
@@ -52,6 +53,34 @@ def redis_server() -> Iterator[RedisServer]:
 
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_sentinels() -> Iterator[RedisSentinels]:
+    """Three Redis and three Sentinels for all tests: use names of your own, and leave them as they
+    are."""
+    need("redis-server", driver="redis")
+    from servers.redis_sentinel import RedisSentinels
+
+    with RedisSentinels() as servers:
+        yield servers
+
+
+@pytest.fixture
+def new_sentinels() -> Iterator[Callable[..., RedisSentinels]]:
+    """The same of the test's own, with the words of `RedisSentinels`; stopped after it."""
+    need("redis-server", driver="redis")
+    from servers.redis_sentinel import RedisSentinels
+
+    made: list[RedisSentinels] = []
+
+    def new_sentinels(**options: Any) -> RedisSentinels:
+        made.append(RedisSentinels(**options))
+        return made[-1].start()
+
+    yield new_sentinels
+    for servers in made:
+        servers.stop()
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,16 @@ class BackendError(HoldfastError, ConnectionError):
 
 
 class NotReplicated(HoldfastError):
-    """Too few replicas acknowledged the claim; it was undone."""
+    """Too few replicas acknowledged the claim in time; it was undone, and nothing is held.
+
+    ``acknowledged`` of ``wanted`` did. To ask again may help: when replicas are back.
+    """
+
+    def __init__(self, message: str, *, name: str, acknowledged: int, wanted: int):
+        super().__init__(message)
+        self.name = name
+        self.acknowledged = acknowledged
+        self.wanted = wanted
 
 
 class QuorumError(HoldfastError):

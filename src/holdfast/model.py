@@ -173,6 +173,8 @@ class Capabilities:
     fences: bool = True
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False
+    # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: nobody waits.
+    replicas: int | str = 0
     frees_dead_process: bool = False  # at once, not only when the lease ends
     # A hold cannot be believed in for longer than this after the store last heard of us, whatever
     # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.

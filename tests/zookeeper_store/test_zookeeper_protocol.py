@@ -73,10 +73,12 @@ def lose_answer(session, kind, times=1):
         ]
         batch = Batch(session, unheard, done)
         batch.error = Unreachable("the answer was lost")
-        for number, request in enumerate(unheard):
+        for request in unheard:
             if isinstance(request, Create) and request.maker:
                 request.maker.sent()
-            session._client._call(session._packed(request), _Slot(batch, number))
+        packed = [session._packed(request) for request in unheard]
+        slots = [_Slot(batch, number) for number in range(len(unheard))]
+        assert session._client._connection.ask(packed, slots)
         return batch
 
     session.send = send

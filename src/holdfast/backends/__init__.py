@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.core.ports import Backend, Signal
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Unsupported
 
 if TYPE_CHECKING:
     from holdfast.backends.rows.given import Given
@@ -32,9 +32,19 @@ class Store(Protocol):
     def tasks(self, signal: Callable[[], Signal]) -> Backend: ...
 
 
-def open_store(url: object) -> Store:
+def open_store(url: object, replicas: object = None) -> Store:
     """The store that a URL names, or of a client; None is $HOLDFAST_URL, or else the embedded
-    one."""
+    one. ``replicas`` is how many must acknowledge a claim, where a store has any."""
+    store = _opened(url)
+    if replicas is not None:
+        count = getattr(store, "count_replicas", None)
+        if count is None:
+            raise Unsupported(f"{store.url} has no replicas that could be waited for: replicas=")
+        count(replicas)
+    return store
+
+
+def _opened(url: object) -> Store:
     if url is None:
         url = os.environ.get(DEFAULT_URL_VARIABLE) or ""
         if not url:
@@ -76,6 +86,12 @@ def _open_redis(url: str) -> Store:
     from holdfast.backends.redis.store import open_redis
 
     return open_redis(url)
+
+
+def _open_sentinel(url: str) -> Store:
+    from holdfast.backends.redis.store import open_sentinel
+
+    return open_sentinel(url)
 
 
 def _open_zookeeper(url: str) -> Store:
@@ -138,7 +154,10 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "redis+sentinel": _open_sentinel,
+    "rediss+sentinel": _open_sentinel,
     "zookeeper": _open_zookeeper,
+    "zookeeper+tls": _open_zookeeper,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
     "mysql": _open_mysql,

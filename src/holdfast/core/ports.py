@@ -54,6 +54,10 @@ class Runtime(Protocol):
     def who(self, label: str) -> str:
         """The same for people, as `Who.encoded` writes it."""
 
+    def stack(self) -> Callable[[], str]:
+        """Called later, from any thread, it tells what the current task or thread does then, line
+        by line. It keeps neither of them alive."""
+
 
 class KeeperRuntime(Runtime, Protocol):
     """A runtime that can also run something beside us: a thread's, or the simulator's."""
@@ -70,9 +74,12 @@ class Backend(Protocol):
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
 
-    A backend whose holds end with a session may have ``on_gone(tell)``: it calls ``tell``, from any
-    thread, when the session has ended. Such a store does not end a hold by the hold's own lease as
-    long as the session lives, so the keeper leaves what is over.
+    A backend may have a ``patience``: how long, in seconds, who waits goes on asking while it does
+    not answer.
+
+    A backend whose holds end with a session may have ``on_doubt(tell)``: it calls ``tell``, from
+    any thread, when the session is out of reach or has ended. Such a store does not end a hold by
+    the hold's own lease as long as the session lives, so the keeper leaves what is over.
     """
 
     @property

@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import ssl
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
 from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Capabilities, Granted
@@ -24,13 +25,14 @@ except ImportError as missing:
         "pip install 'holdfast[mysql]'"
     ) from None
 
+from holdfast.backends.mysql.bell import Listener
 from holdfast.backends.mysql.conditions import explained
 from holdfast.backends.mysql.links import Address, code_and_words, connect
 from holdfast.backends.mysql.tasks import connect_task
 from holdfast.backends.mysql.transactions import MySQLTransactions
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
-from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar
+from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
 from holdfast.backends.rows.given import Given
 from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
@@ -38,13 +40,8 @@ from holdfast.backends.rows.tasks import TaskTransport
 from holdfast.backends.rows.transactions import Transactions
 
 CAPABILITIES = Capabilities(
-    store="mysql",
-    across="network",
-    wakes="one paced read per process",
-    survives_restart=True,
-    transaction_locks=True,
+    store="mysql", across="network", survives_restart=True, transaction_locks=True
 )
-SPEECH = MySQLSpeech()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 
@@ -55,31 +52,49 @@ class MySQLStore:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
+        self._speech = MySQLSpeech()
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
-        self._ear: PacedEar | None = None
+        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
+        self._ear: PushEar | None = None
         forks.remember(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PacedEar(partial(_look, transport))
+        self._ear = PushEar(
+            partial(self._listener, transport), PacedEar(partial(self._look, transport))
+        )
         self._ears.add(self._ear)
         return self._backend(transport, self._ear)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and looks for it."""
+        """Its keeper was made just before, and hears for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
         if self._ear is None:
             self.blocking(signal)
         assert self._ear is not None
         return self._backend(transport, self._ear)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, self._speech, self.url, CAPABILITIES, start)
         made.transactions = Transactions(transport, MySQLTransactions(self.url), self.url)
         return made
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.mysql.health import findings  # only the doctor needs it
+
+        return findings(self._address)
+
+    def _listener(self, transport: BlockingTransport, budget: float) -> Listener:
+        return Listener(connect(self._address, budget), transport.send)
+
+    def _look(
+        self, transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+    ) -> list[tuple[str, Granted]]:
+        request = self._speech.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+        return self._speech.grants(transport.send(request, EAR_BUDGET))
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -92,13 +107,6 @@ class MySQLStore:
             ear.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
-
-
-def _look(
-    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
-) -> list[tuple[str, Granted]]:
-    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, EAR_BUDGET))
 
 
 def open_mysql(url: str) -> MySQLStore:

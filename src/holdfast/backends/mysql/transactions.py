@@ -24,7 +24,8 @@ from pymysql.constants import SERVER_STATUS
 from holdfast import clock
 from holdfast.backends.mysql.conditions import explained
 from holdfast.backends.mysql.links import code_and_words
-from holdfast.backends.mysql.words import Result, filled, literal
+from holdfast.backends.mysql.prepared import Result
+from holdfast.backends.mysql.words import filled, literal
 from holdfast.backends.rows.errors import Again, Busy, Deadlock, NoTables, Stale
 from holdfast.backends.rows.sessions import Statements, refuse, unwrapped
 from holdfast.backends.rows.transactions import Known

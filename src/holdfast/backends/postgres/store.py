@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
 from holdfast.model import Capabilities, Granted
@@ -46,6 +47,8 @@ _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
 class Listener:
     """A connection that hears one channel."""
+
+    says = True
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -111,6 +114,12 @@ class PostgresStore:
             link.close()
             return None
         return Listener(link)
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.postgres.health import findings  # only the doctor needs it
+
+        return findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""

@@ -22,20 +22,21 @@ from holdfast.backends.redis.answers import (
     renewed,
     seen,
 )
-from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
+    Plan,
     claiming,
     claiming_many,
     key_of,
     keys_of,
     micros,
     name_of,
-    refreshing,
+    planned,
     releasing,
     releasing_many,
-    renewal,
 )
+from holdfast.core.acquire import PATIENCE
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
@@ -69,20 +70,27 @@ class Transport(Protocol):
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]: ...
 
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        """The same, and behind them on the same connection a WAIT, whose answer is the last."""
+
     async def listen(self, since: float) -> bool: ...
 
     async def hear(self, timeout: float | None) -> None: ...
 
     def poke(self) -> None: ...
 
-    def distrust(self) -> None:
-        """Close the connection that answered last: it is out of step, or it is not Redis."""
+    def distrust(self, why: str) -> None:
+        """Close the connection that answered last: it is out of step, or leads to the wrong one."""
 
     def close(self) -> None: ...
 
 
 class RedisBackend:
     """One server, one colour (the transport's)."""
+
+    patience = PATIENCE
 
     def __init__(self, transport: Transport, where: str) -> None:
         self._transport = transport
@@ -123,7 +131,12 @@ class RedisBackend:
             if not isinstance(reply, ServerError):
                 return reply
             error = reply
-        raise explained(error, self._where, key_of(name) if name else "", script.source)
+        raise self._refused(error, name, script.source)
+
+    def _refused(self, error: ServerError, name: str = "", source: str = "") -> BackendError:
+        if is_elsewhere(error):
+            self._transport.distrust("has a master elsewhere")
+        return explained(error, self._where, key_of(name) if name else "", source)
 
     # ---- claim and release: the hot ones -----------------------------------------------------
 
@@ -219,30 +232,21 @@ class RedisBackend:
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
         """Holds in one script call, places in another, plain locks in a third; in one write."""
-        kinds: dict[Script, list[int]] = {}
-        for number, claim in enumerate(claims):
-            if claim.layout:
-                kinds.setdefault(scripts.SIMPLE_RENEW, []).append(number)
-            else:
-                script = scripts.RENEW if fences[number] else scripts.REFRESH
-                kinds.setdefault(script, []).append(number)
-        home = self._transport.home.replace(".", "")
-        calls = []
-        for script, numbers in kinds.items():
-            chosen = [claims[number] for number in numbers]
-            if script is scripts.RENEW:
-                calls.append(renewal(chosen, [fences[number] for number in numbers]))
-            elif script is scripts.REFRESH:
-                calls.append(refreshing(chosen, home))
-            else:
-                calls.append(simple.renew_said(chosen))
-        commands = [
-            script.head(words) + said for script, (said, words) in zip(kinds, calls, strict=True)
-        ]
-        replies = await self._transport.calls(commands, budget)
+        plan = planned(claims, fences, self._transport.home)
+        replies = await self._transport.calls(plan.commands, budget)
+        return await self._renewals(plan, claims, fences, replies, budget)
+
+    async def _renewals(
+        self,
+        plan: Plan,
+        claims: Sequence[Claim],
+        fences: Sequence[int],
+        replies: Sequence[Any],
+        budget: float,
+    ) -> list[Granted | Busy | Gone]:
         answers: list[Any] = [None] * len(claims)
         for (script, numbers), (said, words), reply in zip(
-            kinds.items(), calls, replies, strict=True
+            plan.kinds.items(), plan.calls, replies, strict=True
         ):
             if isinstance(reply, ServerError):
                 name = claims[numbers[0]].name if len(numbers) == 1 else ""
@@ -304,7 +308,7 @@ class RedisBackend:
         if layout:
             rest = await self._call(packed("PTTL", simple.key_of(name)), budget)
             if isinstance(rest, ServerError):
-                raise explained(rest, self._where)
+                raise self._refused(rest)
             if type(rest) is not int:
                 raise self._senseless(rest)
             return simple.snapshot(name, rest)
@@ -322,7 +326,7 @@ class RedisBackend:
                 packed("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT), budget
             )
             if isinstance(reply, ServerError):
-                raise explained(reply, self._where)
+                raise self._refused(reply)
             with self._sense(reply):
                 cursor, keys = reply
                 fresh = sorted({name for key in keys if (name := name_of(key))} - found)
@@ -364,7 +368,7 @@ class RedisBackend:
             raise self._senseless(reply) from None
 
     def _senseless(self, reply: Any) -> BackendError:
-        self._transport.distrust()
+        self._transport.distrust("answered what makes no sense")
         return BackendError(
             f"{self._where} answered what makes no sense here ({type(reply).__name__}): is it "
             "Redis, and only Redis, between us?",

@@ -11,6 +11,7 @@ _CONDITIONS: dict[str, tuple[bool, str]] = {
     "LOADING": (True, "it is reading its data from disk"),
     "BUSY": (True, "a script of somebody is running for too long (SCRIPT KILL ends it)"),
     "READONLY": (True, "this is a replica: connect to the master"),
+    "UNBLOCKED": (True, "it has just become a replica"),
     "MASTERDOWN": (True, "this is a replica that has lost its master"),
     "NOREPLICAS": (True, "min-replicas-to-write is not met"),
     "OOM": (True, "its maxmemory is used up: give it more, or keep locks on a server of their own"),
@@ -24,6 +25,9 @@ _CONDITIONS: dict[str, tuple[bool, str]] = {
     "NOPROTO": (False, "holdfast needs Redis 6.2 or later, or Valkey"),
 }
 
+# It is no master (any more): look for the master anew.
+_MOVED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+
 
 class ServerError(Exception):
     """An error reply, as it came. A value, not raised, until somebody explains it."""
@@ -36,9 +40,7 @@ class Unreachable(BackendError):
 def explained(error: ServerError, where: str, key: str = "", source: str = "") -> BackendError:
     """The same, for people. ``key`` is the first of the lock's, ``source`` the script's."""
     said = str(error)
-    word = said.split(" ", 1)[0].lstrip("-")
-    if word not in _CONDITIONS:  # before Redis 7 what a script ran into stands inside
-        word = next((known for known in _CONDITIONS if f" {known} " in said), word)
+    word = _word_of(said)
     if "max number of clients" in said:
         return BackendError(f"{where} has no free connection: {said} (raise its maxclients)")
     transient, hint = _CONDITIONS.get(word, (False, ""))
@@ -47,6 +49,19 @@ def explained(error: ServerError, where: str, key: str = "", source: str = "") -
     elif word == "NOPERM" or "ACL failure in script" in said or "user executing the script" in said:
         hint = f"{_lacking(said, key, source)}: docs/redis.md lists the least that is needed"
     return BackendError(f"{where} said: {said}{f' ({hint})' if hint else ''}", transient=transient)
+
+
+def is_elsewhere(error: ServerError) -> bool:
+    """Whether the server says that it is not the one to ask, so that its connection is no good."""
+    return _word_of(str(error)) in _MOVED or "cannot be used with replica" in str(error)
+
+
+def _word_of(said: str) -> str:
+    word = said.split(" ", 1)[0].lstrip("-")
+    if word in _CONDITIONS:
+        return word
+    # Before Redis 7 what a script ran into stands inside.
+    return next((known for known in _CONDITIONS if re.search(f"[ -]{known} ", said)), word)
 
 
 def _lacking(said: str, key: str, source: str) -> str:

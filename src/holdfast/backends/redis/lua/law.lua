@@ -11,14 +11,7 @@
 -- Survives: a clock that is set back (the fence counts on from '.f', which stays for KEEP), a forgetful
 -- restart (the fence has the clock as its floor), the death of whoever asked at any instant (the
 -- script is atomic, and everything it writes ends by itself), being asked twice (by claim id).
-local UNFAIR = 1e15
-local KEEP = 90000 -- ms; how long the last fence is remembered: the clock may be set back so far
-local PLACE = 6000000
-local REFRESH = 1500000
-local FIRST = 5000000
--- The sizes of latches and barriers begin here.
-local LATCH = 4294967296
-local BARRIER = 8589934592
+--@sizes
 
 local function digits(number)
   return string.format('%.0f', number)
