@@ -41,6 +41,7 @@ VERBS = {
     "ls": ("ls", "what is held or waited for now"),
     "show": ("show", "who holds a name, since when, and who waits"),
     "break": ("break_hold", "end somebody's hold, if it is still the one that you saw"),
+    "top": ("top", "a live view of what is held and waited for, on a full screen"),
     "watch": ("watch", "hand-overs and losses of a name, as they are seen"),
     "doctor": ("doctor", "is this store fit for locks, and what can be done about it"),
     "completion": ("completion", "a script that makes your shell complete all this"),

@@ -19,7 +19,7 @@ from holdfast.backends.findings import (
 )
 from holdfast.backends.redis.bell import channel_of
 from holdfast.backends.redis.conditions import ServerError, explained
-from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.links import Link, Where
 from holdfast.backends.redis.scripts import packed
 
 BUDGET = 5.0
@@ -30,7 +30,7 @@ SETTINGS = ("min-replicas-to-write", "save", "appendfsync", "maxclients")
 Facts = Mapping[str, str]
 
 
-def findings(address: Address) -> Iterator[Finding]:
+def findings(address: Where) -> Iterator[Finding]:
     """Of the server at this address."""
     link = Link(address, BUDGET)
     try:
