@@ -31,7 +31,9 @@ CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
     "tests/zookeeper_store", "tests/sql", "tests/guards", "tests/operators", "tests/observe",
-    "tests/top", "tests/test_docs.py",
+    "tests/top", "tests/test_docs.py", "tests/cli/test_cli_break.py",
+    "tests/cli/test_cli_completion.py", "tests/cli/test_cli_run_options.py",
+    "tests/cli/test_cli_watch.py",
 ]  # fmt: skip
 
 COMPUTING = [
