@@ -110,7 +110,7 @@ class Trap:
         await self.deep_inside()
 
     async def deep_inside(self):
-        self.caught.set()
+        asyncio.get_running_loop().call_soon(self.caught.set)  # when this task is suspended
         assert await asyncio.to_thread(self.free.wait, 15)
 
 
@@ -183,7 +183,8 @@ def test_one_that_has_ended_meanwhile_is_said_to_have():
     thread.join()
     assert "thread has ended" in seen[0]()
     # Its number may be another's by now, whose stack this is not.
-    assert "thread has ended" in stacks._of_thread(weakref.ref(thread), threading.get_ident())
+    said = stacks._of_thread(weakref.ref(thread), threading.get_ident())
+    assert said == "  (the thread has ended)"
     del thread
     gc.collect()
     assert "thread has ended" in seen[0]()
