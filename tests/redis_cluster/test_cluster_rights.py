@@ -10,18 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_ends import elsewhere, slot
+from cluster_ends import RIGHTS_OF_ONE, elsewhere, slot
 
 from faces import PATIENCE, Agent, took, until
 from holdfast import BackendError
 
 Make = Callable[..., Agent]
-# docs/redis-cluster.md quotes what is beyond a single server's, which docs/redis.md quotes.
-SINGLE = (
-    "~hf:* &hf:bell:* -@all +evalsha +eval +scan +time +exists"
-    " +hget +hset +hsetnx +hgetall +hdel +hlen +hincrby +pexpire +pttl"
-    " +zadd +zrem +zpopmin +zrange +zrangebyscore"
-)
+# docs/redis-cluster.md quotes these.
 BEYOND = (
     "+cluster|slots +cluster|myid +asking +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub"
 )
@@ -65,7 +60,7 @@ def hand_over(agent: Make, cluster: Any, url: str, name: str) -> float:
 def test_the_least_rights_suffice(
     agent: Make, redis_cluster: Any, user: Callable[[str], str], name: str
 ) -> None:
-    assert hand_over(agent, redis_cluster, user(f"{SINGLE} {BEYOND}"), name) < 1.0
+    assert hand_over(agent, redis_cluster, user(f"{RIGHTS_OF_ONE} {BEYOND}"), name) < 1.0
 
 
 # Without +sunsubscribe a name is heard for as long as the connection lasts, and that is all.
@@ -73,7 +68,7 @@ def test_the_least_rights_suffice(
 def test_one_that_is_missing_is_told(
     agents: Any, redis_cluster: Any, user: Callable[[str], str], name: str, right: str
 ) -> None:
-    url = user(f"{SINGLE} {BEYOND}".replace(right, "+ping"))
+    url = user(f"{RIGHTS_OF_ONE} {BEYOND}".replace(right, "+ping"))
     blocking: Make = lambda where, **terms: agents("blocking", where, **terms)  # noqa: E731
     with pytest.raises(BackendError, match=r"lacks (the|a) right") as caught:
         hand_over(blocking, redis_cluster, url, name)
@@ -88,7 +83,7 @@ def test_who_may_not_listen_is_served_all_the_same_and_warned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast")
-    url = user(f"{SINGLE} {BEYOND}".replace("+ssubscribe", "+ping"))
+    url = user(f"{RIGHTS_OF_ONE} {BEYOND}".replace("+ssubscribe", "+ping"))
     blocking: Make = lambda where, **terms: agents("blocking", where, **terms)  # noqa: E731
     hand_over(blocking, redis_cluster, url, name)
     assert "bells are refused" in caplog.text and "ssubscribe" in caplog.text.lower()
