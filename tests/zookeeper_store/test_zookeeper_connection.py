@@ -14,7 +14,8 @@ from kazoo.protocol.serialization import PingInstance
 from zookeeper_ends import nodes
 
 import holdfast
-from faces import PATIENCE, until
+from faces import PATIENCE, took, until
+from holdfast.testing.faults import FaultProxy
 
 
 @pytest.fixture
@@ -106,3 +107,19 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection_and_not_the_session
     hold.release()
     time.sleep(0.05)
     assert not nodes(zookeeper_server, name)
+
+
+def test_a_server_that_does_not_answer_goodbye_leaves_no_socket_open(
+    zookeeper_server: Any, name: str
+) -> None:
+    with FaultProxy(("127.0.0.1", zookeeper_server.port)) as network:
+        client = holdfast.connect(f"zookeeper://127.0.0.1:{network.port}?session_timeout=10")
+        with client.lock(name):
+            line = connection(client)
+        sockets = [line._socket, line._read_sock, line._write_sock]
+        network.freeze()
+        with took() as time_of:
+            client.close()
+        assert time_of.seconds < 3.0 and line._read_sock is not None, "it waited, or was answered"
+        network.thaw()
+        until(lambda: all(one.fileno() == -1 for one in sockets))

@@ -16,7 +16,7 @@ from holdfast.keys import Key
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     lease: Seconds = DEFAULT_LEASE,
     namespace: str = DEFAULT_NAMESPACE,
@@ -24,11 +24,12 @@ def connect(
     replicas: int | str | None = None,
     **foreign: Never,
 ) -> Client:
-    """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host. ``lease`` and
-    ``warn_after`` are those of its locks, unless one is told otherwise. ``replicas``, a number,
-    ``"majority"`` or ``"all"``, is for Redis: so many must acknowledge a claim, or it is undone and
-    `NotReplicated` is raised."""
+    """A client of the store that the URL names (``sqlite:///path``, ``redis://…``), or that a
+    client of redis-py or kazoo, an engine of SQLAlchemy, or a function that makes connections to a
+    database leads to. No argument is ``$HOLDFAST_URL``, or else the embedded SQLite store of this
+    user on this host. ``lease`` and ``warn_after`` are those of its locks, unless one is told
+    otherwise. ``replicas``, a number, ``"majority"`` or ``"all"``, is for Redis: so many must
+    acknowledge a claim, or it is undone and `NotReplicated` is raised."""
     refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
     store = open_store(url, replicas)
     return Client.on(store, lease=lease, namespace=namespace, warn_after=warn_after)

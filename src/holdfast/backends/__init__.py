@@ -10,11 +10,14 @@ import difflib
 import os
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.core.ports import Backend, Signal
 from holdfast.errors import ConfigurationError, Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.backends.rows.given import Given
 
 DEFAULT_URL_VARIABLE = "HOLDFAST_URL"
 
@@ -131,10 +134,29 @@ def _open_client(client: object) -> Store:
         from holdfast.backends.zookeeper.store import open_kazoo_client
 
         return open_kazoo_client(client)
+    if library == "sqlalchemy" and hasattr(client, "dialect"):
+        from holdfast.backends.rows.given import of_engine
+
+        return _open_given(of_engine(client))
+    if callable(client):
+        from holdfast.backends.rows.given import of_function
+
+        return _open_given(of_function(client))
     raise ConfigurationError(
-        "connect() takes a URL such as 'sqlite:///path/locks.db', or a client of redis-py or "
-        f"kazoo, not {type(client).__name__}"
+        "connect() takes a URL such as 'sqlite:///path/locks.db', a client of redis-py or kazoo, "
+        "an engine of SQLAlchemy, or a function that makes connections to a database, not "
+        f"{type(client).__name__}"
     )
+
+
+def _open_given(given: Given) -> Store:
+    if given.dialect == "postgresql":
+        from holdfast.backends.postgres.store import open_given_postgres
+
+        return open_given_postgres(given)
+    from holdfast.backends.mysql.store import open_given_mysql
+
+    return open_given_mysql(given)
 
 
 _OPENERS: dict[str, Callable[[str], Store]] = {

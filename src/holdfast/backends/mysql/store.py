@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import secrets
 import ssl
 import weakref
@@ -14,12 +13,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast import forks
 from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
-from holdfast.errors import ConfigurationError
+from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Capabilities, Granted
 
 try:
-    import asyncmy  # noqa: F401
-    import pymysql  # noqa: F401
+    import asyncmy.errors
+    import pymysql
 except ImportError as missing:
     raise ConfigurationError(
         f"MariaDB and MySQL need a client library that is not installed ({missing.name}): "
@@ -27,12 +26,15 @@ except ImportError as missing:
     ) from None
 
 from holdfast.backends.mysql.bell import Listener
-from holdfast.backends.mysql.links import Address, connect
+from holdfast.backends.mysql.conditions import explained
+from holdfast.backends.mysql.links import Address, code_and_words, connect
 from holdfast.backends.mysql.tasks import connect_task
 from holdfast.backends.mysql.transactions import MySQLTransactions
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.given import Given
+from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
 from holdfast.backends.rows.transactions import Transactions
@@ -117,15 +119,8 @@ def open_mysql(url: str) -> MySQLStore:
         port = 0
     database = unquote(parts.path.strip("/"))
     if not port or not database or "/" in database or parts.fragment:
-        raise ConfigurationError(
-            f"not a {parts.scheme}:// URL: {parts.scheme}://user:password@host:port/database is "
-            "one, where / ? # @ in a password are written as %2F %3F %23 %40"
-        )
-    for option in options:
-        if option not in OPTIONS:
-            near = difflib.get_close_matches(option, OPTIONS, 1)
-            hint = f": did you mean {near[0]}?" if near else f" (there are: {', '.join(OPTIONS)})"
-            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+        raise not_a_url(f"{parts.scheme}://", parts.scheme)
+    refuse_unknown(parts.scheme, options, OPTIONS)
     said: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -149,3 +144,16 @@ def _secured(options: dict[str, str]) -> ssl.SSLContext:
     except OSError as error:
         raise ConfigurationError(f"the certificates cannot be read: {error}") from error
     return context
+
+
+def open_given_mysql(given: Given) -> MySQLStore:
+    """What a user's function, or engine, makes."""
+    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
+    return MySQLStore(Address({}, given.where, given))
+
+
+def _not_made(where: str, error: Exception) -> Exception | None:
+    if not isinstance(error, pymysql.MySQLError | asyncmy.errors.MySQLError):
+        return None
+    found = explained(*code_and_words(error), where)
+    return found if isinstance(found, BackendError) else None

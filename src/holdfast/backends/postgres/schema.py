@@ -58,6 +58,8 @@ MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COM
 # What a connection is, asked once: behind a pooler it is not the one that we were told of; a
 # standby and a read-only database cannot lock.
 CHECK = "SELECT pg_backend_pid(), current_setting('transaction_read_only'), pg_is_in_recovery()"
+# Of a connection that somebody else made: its transaction is not ours. (Without one it warns.)
+TAKEN_OVER = "ROLLBACK; SET client_encoding = 'UTF8'"
 # Steps are short. One that waits longer than any budget waits for nobody. Plans do not depend on
 # what is asked for, and making one takes longer than the statement.
 SETTINGS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import weakref
@@ -26,12 +25,15 @@ except ImportError as missing:
         "pip install 'holdfast[postgres]'"
     ) from None
 
+from holdfast.backends.postgres.conditions import not_connected
 from holdfast.backends.postgres.links import Address, Link, connect
 from holdfast.backends.postgres.tasks import connect_task
 from holdfast.backends.postgres.transactions import PostgresTransactions
 from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.given import Given
+from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
 from holdfast.backends.rows.transactions import Transactions
@@ -143,24 +145,27 @@ def open_postgres(url: str) -> PostgresStore:
     """``postgresql://`` or ``postgres://``, as libpq reads them."""
     parts = urlsplit(url)
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    for pair in filter(None, parts.query.split("&")):
-        option = pair.partition("=")[0]
-        if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+    pairs = filter(None, parts.query.split("&"))
+    refuse_unknown(parts.scheme, [pair.partition("=")[0] for pair in pairs], known)
     try:
         said = conninfo_to_dict(url)
         readable = not parts.fragment and _PORTS(str(said.get("port") or "")) is not None
     except psycopg.Error:
         readable = False  # what it says may quote a password
     if not readable:
-        raise ConfigurationError(
-            "not a PostgreSQL URL: postgresql://user:password@host:port/database is one, where "
-            "/ ? # @ in a password are written as %2F %3F %23 %40"
-        )
+        raise not_a_url("PostgreSQL", "postgresql")
     where = f"postgresql at {said.get('host', 'localhost')}:{said.get('port', 5432)}"
     if said.get("dbname"):
         where += f"/{said['dbname']}"
     ours = {"client_encoding": "UTF8", "fallback_application_name": "holdfast"}
     return PostgresStore(Address(make_conninfo(url, **ours).encode(), where))
+
+
+def open_given_postgres(given: Given) -> PostgresStore:
+    """What a user's function, or engine, makes."""
+    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
+    return PostgresStore(Address(b"", given.where, given))
+
+
+def _not_made(where: str, error: Exception) -> Exception | None:
+    return not_connected(str(error), where) if isinstance(error, psycopg.Error) else None

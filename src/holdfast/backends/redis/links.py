@@ -107,7 +107,7 @@ class Address:
         connection = self._made(self._blocking, budget)
         try:
             connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             raise self.failed(error) from error
         return connection, self.generation
 
@@ -116,7 +116,7 @@ class Address:
         try:
             async with asyncio.timeout(budget):
                 await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             connection._close()
             raise self.failed(error) from error
         except BaseException:

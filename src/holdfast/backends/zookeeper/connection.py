@@ -71,6 +71,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._unsent = bytearray()
         self._unread = bytearray()
         self._silent = False
+        self._over = self._left = False
         told = client._session_callback
 
         def changed(state: Any) -> None:
@@ -82,6 +83,30 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
         client._session_callback = changed
         client._connection = self
+
+    # ---- its end -----------------------------------------------------------------------------
+
+    def zk_loop(self) -> None:
+        try:
+            super().zk_loop()
+        finally:
+            with self._writing:
+                self._over = True
+                left = self._left
+            if left:
+                self.close()
+
+    def end(self, patience: float) -> None:
+        """After goodbye was said. A thread that is not done by then closes its sockets itself."""
+        if self.connection_stopped.wait(patience):
+            self.stop(patience)
+            self.close()
+            return
+        with self._writing:
+            self._left = True
+            over = self._over
+        if over:
+            self.close()
 
     # ---- connecting --------------------------------------------------------------------------
 
