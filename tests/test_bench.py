@@ -62,6 +62,7 @@ SERVERS = {
         "two inside at once",
         "50 wait in 4 processes, idle: requests",
     ],
+    "redis_sentinel": ["1 thread: Sentinel", "100 tasks, a name each: Sentinel"],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 

@@ -37,7 +37,7 @@ def test_a_storm_of_failovers_loses_no_belief_and_repeats_no_fence(
     from storm_sentinel import LEASES, SentinelStorm
     from storm_verdict import judge
 
-    servers = new_sentinels(down_after=DOWN_AFTER, failover_timeout=1.0, proxied=True)
+    servers = new_sentinels(down_after=DOWN_AFTER, proxied=True)
     storm = SentinelStorm(servers, seed=1)
     with storm.raging():
         storm.rage(PROGRAMME)
