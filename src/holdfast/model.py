@@ -179,6 +179,8 @@ class Capabilities:
     # A hold cannot be believed in for longer than this after the store last heard of us, whatever
     # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
     session: float = 0.0
+    # `client.transaction_lock`: held by an open transaction of the user's.
+    transaction_locks: bool = False
     # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
     layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 

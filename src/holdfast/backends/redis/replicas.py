@@ -114,8 +114,8 @@ class ReplicatedBackend(RedisBackend):
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
-        plan = planned(claims, fences, self._transport.home)
+    ) -> list[Granted | Busy | Gone | BackendError]:
+        plan = planned(claims, fences, self.home_of)
         replies, lacking = await self._settled(plan.commands, budget)
         if any(_is_unknown_script(reply) for reply in replies):
             await super().renew(claims, fences, budget)  # which teaches the server its scripts

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.replicas import ReplicatedBackend
 from holdfast.core import acquire, locks
-from holdfast.errors import NotReplicated
+from holdfast.errors import BackendError, NotReplicated
 from holdfast.model import Busy, Claim, Gone, Granted
 from holdfast.testing.simulation.bug import Bug
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
@@ -48,7 +48,7 @@ def a_refresh_is_believed_without_replicas() -> Iterator[None]:
 
     async def renew(
         self: ReplicatedBackend, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         if any(fences):
             return await honest(self, claims, fences, budget)
         return await RedisBackend.renew(self, claims, fences, budget)
