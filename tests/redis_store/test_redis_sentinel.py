@@ -347,7 +347,7 @@ def test_servers_and_sentinels_speak_tls_with_certificates_of_their_own(
         own = f"sentinel_ssl_ca_certs={sentinel.folder}/ca.pem"
         mine = agent(f"{said}?ssl_ca_certs={server.ca_file}&{own}")
         mine.do(acquire(name))
-        other = agent(f"{said}?ssl_ca_certs={server.ca_file}", lease=1)
+        other = agent(f"{said}?ssl_ca_certs={server.ca_file}")
         with pytest.raises(BackendError, match="certificate") as raised:
             other.do(acquire(name))
         assert not raised.value.transient
