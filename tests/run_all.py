@@ -30,8 +30,8 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/zookeeper_store", "tests/sql", "tests/guards", "tests/operators", "tests/observe",
-    "tests/top", "tests/test_docs.py",
+    "tests/zookeeper_store", "tests/redis_cluster", "tests/sql", "tests/guards", "tests/operators",
+    "tests/observe", "tests/top", "tests/test_docs.py",
 ]  # fmt: skip
 
 COMPUTING = [

@@ -12,11 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORES = ("memory", "sqlite", "redis", "zookeeper", "postgresql", "mysql")
+STORES = ("memory", "sqlite", "redis", "redis-cluster", "zookeeper", "postgresql", "mysql")
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
+    "redis+cluster://localhost:7000,localhost:7001": ("redis_cluster", lambda server: server.url),
+    "redis://localhost:7000": ("redis_cluster", lambda server: server.nodes[0].url),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
     "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
