@@ -10,10 +10,11 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.backend import Transport
 from holdfast.backends.redis.cluster.backend import ClusterBackend
 from holdfast.backends.redis.cluster.ears import Ears
@@ -105,6 +106,12 @@ class ClusterStore:
         # this has: so a task goes on connecting while those who need it ask again.
         address.least = LEAST_TO_CONNECT
         return address
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the masters finds."""
+        from holdfast.backends.redis.cluster.health import findings  # only the doctor needs it
+
+        return findings(self._address, self._slots.masters)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
