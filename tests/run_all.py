@@ -31,8 +31,8 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/zookeeper_store", "tests/sql", "tests/guards", "tests/operators", "tests/observe",
-    "tests/top", "tests/test_docs.py", "tests/redis_store/test_redis_replicas.py",
+    "tests/zookeeper_store", "tests/redis_cluster", "tests/sql", "tests/guards", "tests/operators",
+    "tests/observe", "tests/top", "tests/test_docs.py", "tests/redis_store/test_redis_replicas.py",
     "tests/redis_store/test_redis_sentinel.py", "tests/chaos/test_chaos_sentinel.py",
 ]  # fmt: skip
 

@@ -12,11 +12,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORES = ("memory", "sqlite", "redis", "redis-sentinel", "zookeeper", "postgresql", "mysql")
+STORES = (
+    "memory", "sqlite", "redis", "redis-sentinel", "redis-cluster", "zookeeper", "postgresql",
+    "mysql",
+)  # fmt: skip
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
+    "redis+cluster://localhost:7000,localhost:7001": ("redis_cluster", lambda server: server.url),
+    "redis://localhost:7000": ("redis_cluster", lambda server: server.nodes[0].url),
     "redis+sentinel://localhost:26379,localhost:26380/mymaster/0": (
         "redis_sentinels",
         lambda servers: servers.url,

@@ -138,7 +138,6 @@ def test_renewals_find_names_whose_slots_have_moved(agents: Any, patient: Any) -
     renewals = mine.client.statistics().renewals
     until(lambda: mine.client.statistics().renewals >= renewals + 20)
     assert all(hold.is_held for hold in holds)
-    assert mine.client.statistics().renew_errors == 0
     for hold in holds:
         hold.release()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_ends import calls, elsewhere, names_at, slot
+from cluster_ends import RIGHTS_OF_ONE, calls, elsewhere, names_at, slot
 
 from faces import PATIENCE, Agent, took, until
 
@@ -65,6 +65,24 @@ def test_a_hand_over_is_heard_at_once(agent: Make, cluster: Any, name: str) -> N
             later = waits.result(PATIENCE)
         assert time_of.seconds < BY_BELL
         other.do(lambda client: later.release())  # noqa: B023
+
+
+def test_the_least_rights_suffice_for_classic_bells(agent: Make, old: Any, name: str) -> None:
+    rights = f"{RIGHTS_OF_ONE} +cluster|slots +cluster|myid +asking"
+    rights += " +subscribe +unsubscribe +publish +pubsub|numsub"
+    for node in old.nodes:
+        node.call("ACL", "SETUSER", "classic", "on", ">opensesame", *rights.split())
+    url = old.url.replace("://", "://classic:opensesame@")
+    mine, other = agent(url), agent(url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    waiting(mine, name, 1)
+    time.sleep(0.2)
+    with took() as time_of:
+        mine.do(lambda client: hold.release())
+        later = waits.result(PATIENCE)
+    assert time_of.seconds < BY_BELL
+    other.do(lambda client: later.release())
 
 
 def test_a_bell_is_sent_to_one_node_or_to_all(agent: Make, cluster: Any, name: str) -> None:

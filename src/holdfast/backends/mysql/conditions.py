@@ -14,13 +14,14 @@ AGAIN = {
 }
 # A bell that rang nobody: no such session, or not one that this user may wake. It is only a hint.
 NOT_RUNG = (1094, 1095)
+LEAST_RIGHTS = "who may not create tables needs those that `holdfast schema` prints;"
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {
     1044: (False, "this user may not use the database"),
     1045: (False, "the user name or the password is wrong"),
     1049: (False, "there is no such database"),
-    1142: (False, "docs/mysql.md lists the least rights that are needed"),
-    1143: (False, "docs/mysql.md lists the least rights that are needed"),
+    1142: (False, f"{LEAST_RIGHTS} docs/mysql.md lists the least rights"),
+    1143: (False, f"{LEAST_RIGHTS} docs/mysql.md lists the least rights"),
     1054: (False, "its tables were made by another version of holdfast, or by somebody else"),
     1290: (False, "it is read-only, a replica perhaps: give the address of the primary"),
     1792: (False, "it is read-only: transaction_read_only is on"),

@@ -103,6 +103,15 @@ class SentinelAddress:
             ("SENTINEL", "SENTINELS", service),
         )
 
+    @property
+    def service(self) -> str:
+        return self._service
+
+    @property
+    def sentinels(self) -> list[Address]:
+        """Those that are known now."""
+        return list(self._sentinels)
+
     def check(self) -> None:
         """Refuse now what redis-py would refuse when it connects."""
         self._at(("localhost", 0)).check()

@@ -10,10 +10,11 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.backend import Transport
 from holdfast.backends.redis.cluster.backend import ClusterBackend
 from holdfast.backends.redis.cluster.ears import Ears
@@ -100,6 +101,12 @@ class ClusterStore:
     def _address(self, seat: str) -> Address:
         host, port = host_and_port(seat)
         return Address(self._kind, {**self._said, "host": host, "port": port})
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the masters finds."""
+        from holdfast.backends.redis.cluster.health import findings  # only the doctor needs it
+
+        return findings(self._address, self._slots.masters)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
