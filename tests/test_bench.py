@@ -60,8 +60,14 @@ SERVERS = {
         "50 wait: Jain",
         "requests per hand-over, 50 wait against 10",
         "two inside at once",
-        "50 wait in 4 processes, idle: requests",
+        "50 wait in a process, idle: requests",
     ],
+    "redis_cluster": [
+        "1 thread, one name",
+        "1 thread, 300 names over all nodes",
+        "1 task, one name",
+    ],
+    "redis_sentinel": ["1 thread: Sentinel", "100 tasks, a name each: Sentinel"],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 

@@ -25,6 +25,7 @@ STORES = {
         "network",
         lambda _, server: f"{emptied(server('redis_sentinels')).url}?replicas=1",
     ),
+    "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
     "zookeeper": (
         "network",
         lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from cli_processes import HOLDFAST, Start, line, one_complaint, run
 from cli_terminal import Terminal
 
 import holdfast
+from holdfast.cli.main import main
 
 
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", "Y\n"])
@@ -46,6 +51,23 @@ def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
         assert terminal.end() == 1
         assert "has ended meanwhile, nothing was broken" in terminal.text
     heir.release()
+
+
+def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
+    url: str, new_redis: Callable[..., Any]
+) -> None:
+    server = new_redis()
+    with holdfast.connect(server.url) as client:
+        hold = client.lock("job").acquire()
+        with Terminal("break", "job", "--url", server.url) as terminal:
+            terminal.wait_for("Break it? [y/N] ")
+            server.kill()
+            terminal.type("y\n")
+            assert terminal.end() == 69
+            assert "whether it was broken is unknown: holdfast show job" in terminal.text
+        server.start()
+        with contextlib.suppress(holdfast.HoldfastError):
+            hold.release()
 
 
 def test_of_several_holders_a_person_has_to_say_which(client: holdfast.Client) -> None:
@@ -94,3 +116,32 @@ def test_what_cannot_be_done_is_one_line_and_no_secret(
     assert (done.returncode, done.stdout) == (code, "")
     complaint = one_complaint(done)
     assert "sesame" not in complaint and "cret" not in complaint
+
+
+NOT_UTF8 = b"\xff".decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        *((2, [verb, NOT_UTF8, *more]) for verb, more in (
+            ("ls", []), ("show", []), ("watch", []), ("break", ["--fence", "1", "--yes"]),
+        )),
+        (2, ["run", "job", "--label", NOT_UTF8, "--", "true"]),
+        *((2, ["ls", "--url", url]) for url in (
+            "", "nonsense", "http://x", "redis://h:99999", "redis://localhost/sesame", "redis://[x",
+            "postgresql://u:sesame@[x/d", "mysql://u:sesame@h/", "zookeeper://", "sqlite://here",
+            "redis://h\x1b[31m", "memory://a/b",
+        )),
+        (69, ["ls", "--url", f"redis://:sesame@{'a' * 70}"]),
+        (69, ["ls", "--url", f"mysql://u:sesame@{'a' * 70}/d"]),
+        (69, ["ls", "--url", "postgresql://u:sesame@127.0.0.1:1/d"]),
+    ],
+)  # fmt: skip
+def test_words_that_no_store_understands_are_one_line_and_no_secret(
+    code: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("holdfast: ") and err.count("\n") == 1
+    assert "sesame" not in err and "\x1b" not in err

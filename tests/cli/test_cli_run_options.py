@@ -3,7 +3,10 @@ what a person sees while it waits."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cli_processes import HOLDFAST, PATIENCE, Start, line, one_complaint, run, wait_until
@@ -96,6 +99,23 @@ def test_who_waits_on_a_terminal_sees_the_holder_and_its_own_place(
         assert terminal.end() == 0
         assert terminal.text.endswith("mine\r\n")
     assert first.communicate(timeout=PATIENCE) == ("", "")  # no terminal: not a word
+
+
+def test_who_waits_on_a_terminal_is_told_that_the_store_is_away(
+    url: str, new_redis: Callable[..., Any]
+) -> None:
+    server = new_redis()
+    with holdfast.connect(server.url) as client:
+        hold = client.lock("job").acquire()
+        with Terminal("run", "job", "--url", server.url, "--", "echo", "mine") as terminal:
+            terminal.wait_for("waiting for job, place 1 of 1")
+            server.kill()
+            terminal.wait_for("waiting: the store does not answer")
+            server.start()  # and has forgotten all
+            terminal.wait_for("mine")
+            assert terminal.end() == 0
+        with contextlib.suppress(holdfast.HoldfastError):
+            hold.release()
 
 
 def test_ctrl_c_while_it_waits_wipes_the_line_and_leaves_the_queue(

@@ -9,6 +9,7 @@ import pytest
 from cli_processes import HOLDFAST, run
 
 import holdfast
+from holdfast.cli.picture import moment
 from holdfast.cli.plain import cut, legible, quoted, shown, width_of
 from holdfast.cli.table import Column, table
 from holdfast.core.explain import ago
@@ -81,3 +82,14 @@ def test_a_reader_that_goes_away_is_no_traceback(client: holdfast.Client) -> Non
         command = f"{shlex.join(HOLDFAST)} ls | true; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.returncode in (0, 141) and done.stderr == ""
+
+
+def test_what_has_no_room_is_cut_to_nothing_and_no_further() -> None:
+    assert [cut("abcdef", width) for width in (0, 1, 2, 3, 6)] == ["", "…", "a…", "a…f", "abcdef"]
+    lines = table((Column("A", cuts=True), Column("B")), [["x" * 20, "y" * 20]], 10)
+    assert lines[1] == "xxxx…xxx  " + "y" * 20
+
+
+def test_moments_that_no_calendar_has_are_none() -> None:
+    assert moment(0.0) == "1970-01-01T00:00:00.000Z"
+    assert moment(1e300) is None and moment(float("nan")) is None

@@ -10,12 +10,14 @@ import pytest
 from doctor_words import Verdict
 from operator_words import Operator
 
+import holdfast
 from holdfast.backends.findings import Level, version_of
 from holdfast.backends.sqlite import health
 from holdfast.backends.sqlite.health import file_system_of, judged_place
 from holdfast.backends.zookeeper.health import findings
 from holdfast.backends.zookeeper.session import Address
-from holdfast.cli.doctor import judged_clock, judged_latency
+from holdfast.cli import doctor
+from holdfast.cli.doctor import examine, judged_clock, judged_latency
 
 # ---- ZooKeeper ------------------------------------------------------------------------------
 
@@ -144,3 +146,44 @@ def test_the_verdict_is_one_line_at_the_end(say: Operator, tmp_path: Path) -> No
 def test_a_wrong_url_is_one_line(say: Operator) -> None:
     told = say("doctor", "rediss//oops")
     assert (told.code, told.out) == (2, "") and told.err.count("\n") == 1
+
+
+class Bare:
+    """A store that has no examination of its own."""
+
+    def __init__(self, store: Any) -> None:
+        self.url, self.blocking, self.tasks = store.url, store.blocking, store.tasks
+
+
+def test_a_store_without_an_examination_is_tried_all_the_same() -> None:
+    with holdfast.connect("memory://") as real:
+        client = holdfast.Client.on(Bare(real.store), lease=30, namespace="default")
+        found = {one.about: one.level for one in examine(client)}
+    assert found["store"] is Level.NOTE and found["rights"] is found["latency"] is Level.OK
+
+
+def test_a_store_that_lies_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.connect("memory://") as client:
+        monkeypatch.setattr(client, "break_hold", lambda name, fence: False)
+        (broken,) = [one for one in examine(client) if one.level is Level.BAD]
+        assert "cannot be broken" in broken.found
+        monkeypatch.setattr(doctor, "_broken", lambda client, name: 1)
+        (fence,) = [one for one in examine(client) if one.level is Level.BAD]
+        assert fence.about == "fence" and "no greater fence" in fence.found
+
+
+def test_a_store_that_goes_away_while_it_is_examined_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(*said: object) -> None:
+        raise holdfast.BackendError("it is away")
+
+    with holdfast.connect("memory://") as client:
+        client.store.findings = away  # type: ignore[attr-defined]
+        monkeypatch.setattr(client, "names", away)
+        monkeypatch.setattr(doctor, "_broken", away)
+        found = [one.found for one in examine(client) if one.level is Level.BAD]
+    assert [text.split(":")[0] for text in found] == [
+        "a lock cannot be listed",
+        "a lock cannot be broken",
+    ]

@@ -94,10 +94,31 @@ def test_a_standby_that_nobody_waits_for_is_a_warning(
     if receiver is None:
         receiver = str(Path(str(program("postgres"))).with_name("pg_receivewal"))
     port = str(careful_postgres.port)
-    with running(receiver, "-h", "127.0.0.1", "-p", port, "-U", "postgres", "-D", str(tmp_path)):
+    with running(
+        receiver,
+        "--synchronous",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        port,
+        "-U",
+        "postgres",
+        "-D",
+        str(tmp_path),
+    ):
         count = "SELECT count(*) FROM pg_stat_replication"
         until(lambda: careful_postgres.call(count) == [(1,)], "nobody replicates")
         assert Verdict(say, careful_postgres.url).levels("replicas") == {"warn"}
+        # pg_receivewal acknowledges nothing that it has not written: no lock waits for it in vain.
+        careful_postgres.call("ALTER SYSTEM SET synchronous_standby_names = 'pg_receivewal'")
+        careful_postgres.call("SELECT pg_reload_conf()")
+        try:
+            name = "SHOW synchronous_standby_names"
+            until(lambda: careful_postgres.call(name) == [("pg_receivewal",)], "it did not hear")
+            assert Verdict(say, careful_postgres.url).levels("replicas") == {"ok"}
+        finally:
+            careful_postgres.call("ALTER SYSTEM RESET synchronous_standby_names")
+            careful_postgres.call("SELECT pg_reload_conf()")
 
 
 def test_few_connections_left_are_a_warning(say: Operator, careful_postgres: Any) -> None:

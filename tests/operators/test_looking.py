@@ -130,6 +130,8 @@ def test_every_kind_is_told_with_what_is_taken_of_it(
     assert (names["pool"]["size"], names["pool"]["taken"]) == (5, 2)
     assert [one["mode"] for one in names["config"]["holders"]] == ["read", "read"]
     assert names["settings"]["holders"][0]["mode"] == "write"
+    assert "config: read-write lock, 2 read " in say("show", "config").out
+    assert "start: latch, 1 of 3 taken " in say("show", "start").out
     for hold in (permit, *readers, writer):
         hold.release()
 
@@ -184,6 +186,7 @@ def test_names_are_of_their_namespace_unless_all_are_asked_for(
         beside.lock("there"),
     ):
         assert [one["name"] for one in say("ls", "--json").document["names"]] == ["here"]
+        assert " --namespace default2\n" in say("show", "there", "--namespace", "default2").out
         others = say("ls", "--json", "--namespace", "default2").document["names"]
         assert [one["name"] for one in others] == ["there"]
         everything = say("ls", "-A", "--json").document["names"]

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.cli.desk import Address, Desk
 from holdfast.cli.watching import Event, Watch, changes
-from holdfast.model import Holder, Snapshot, Waiter, Who
+from holdfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
 PATIENCE = 20.0
 
@@ -111,6 +111,8 @@ def test_the_same_one_twice_in_the_queue_is_counted() -> None:
     assert [event.what for event in events] == ["acquired"]  # one of them was served
     events = changes(looked(waiters=twice), looked(held(A, 5)), 0.1)
     assert [event.what for event in events] == ["acquired", "left", "left"]
+    events = changes(looked(waiters=twice * 2), looked(waiters=twice[:1] * 3), 0.1)
+    assert [event.what for event in events] == ["left"]
 
 
 def test_of_several_holds_each_is_told() -> None:
@@ -122,3 +124,47 @@ def test_of_several_holds_each_is_told() -> None:
         ("passed", 3),
         ("acquired", 4),
     ]
+
+
+@pytest.mark.parametrize(
+    ("can", "how", "words"),
+    [
+        (Capabilities("redis", "network"), "ended", "(released or broken)"),
+        (
+            Capabilities("sqlite", "host", frees_dead_process=True),
+            "ended",
+            "(released, broken, or its process died)",
+        ),
+        (
+            Capabilities("zookeeper", "network", session=10.0),
+            "ended",
+            "(released, broken, or its session ended)",
+        ),
+        (Capabilities("redis", "network"), "lapsed", "(its lease ran out)"),
+        (
+            Capabilities("redis", "network"),
+            "unseen",
+            "(unseen, while the store did not answer)",
+        ),
+    ],
+)
+def test_how_a_hold_may_have_ended_is_said_as_far_as_it_can_be_known(
+    can: Capabilities, how: str, words: str
+) -> None:
+    with holdfast.connect("memory://") as client:
+        watch = Watch(Desk(client), Address("default", "job"), can)
+        assert watch.words(Event("ended", looked(), before=held(A, 1), how=how)).endswith(words)
+
+
+def test_what_ended_while_the_store_was_away_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.connect("memory://") as client:
+        desk = Desk(client)
+        watch = Watch(desk, desk.address("job"), client.capabilities)
+        hold = client.lock("job").acquire()
+        watch.look()
+        with monkeypatch.context() as away:
+            away.setattr(desk, "look", lambda address: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                watch.look()
+        hold.release()
+        assert [(event.what, event.how) for event in watch.look()] == [("ended", "unseen")]

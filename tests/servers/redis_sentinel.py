@@ -77,7 +77,7 @@ class RedisSentinels:
         self,
         *,
         down_after: float = 1.0,
-        failover_timeout: float = 3.0,
+        failover_timeout: float = 2.0,
         proxied: bool = False,
         password: str | None = None,
         sentinel_password: str | None = None,

@@ -14,7 +14,8 @@ from kazoo.protocol.serialization import PingInstance
 from zookeeper_ends import nodes
 
 import holdfast
-from faces import PATIENCE, until
+from faces import PATIENCE, took, until
+from holdfast.testing.faults import FaultProxy
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_what_the_kernel_does_not_take_at_once_arrives_in_order(
     assert not errors and not nodes(zookeeper_server, name)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", "within", "after"])
 def test_an_interrupt_while_a_request_is_written_costs_no_session_and_leaves_nothing(
     client: holdfast.Client, zookeeper_server: Any, name: str, moment: str
 ) -> None:
@@ -79,13 +80,16 @@ def test_an_interrupt_while_a_request_is_written_costs_no_session_and_leaves_not
             put(said)
             return
         line._put = put
-        if moment == "after":
-            put(said)
+        part = {"before": 0, "within": len(said) // 3, "after": len(said)}[moment]
+        line._socket.send(said[:part])
         raise KeyboardInterrupt
 
     line._put = interrupted
+    wire = line._socket
     with pytest.raises(KeyboardInterrupt):
         client.lock(f"{name}__once").acquire()
+    with pytest.raises(OSError):
+        wire.send(b"what would be read as a part of that request")
     until(lambda: not nodes(zookeeper_server, f"{name}__once"))
     with client.lock(f"{name}__once", timeout=PATIENCE):
         assert session.id == was and other.is_held
@@ -106,3 +110,19 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection_and_not_the_session
     hold.release()
     time.sleep(0.05)
     assert not nodes(zookeeper_server, name)
+
+
+def test_a_server_that_does_not_answer_goodbye_leaves_no_socket_open(
+    zookeeper_server: Any, name: str
+) -> None:
+    with FaultProxy(("127.0.0.1", zookeeper_server.port)) as network:
+        client = holdfast.connect(f"zookeeper://127.0.0.1:{network.port}?session_timeout=10")
+        with client.lock(name):
+            line = connection(client)
+        sockets = [line._socket, line._read_sock, line._write_sock]
+        network.freeze()
+        with took() as time_of:
+            client.close()
+        assert time_of.seconds < 3.0 and line._read_sock is not None, "it waited, or was answered"
+        network.thaw()
+        until(lambda: all(one.fileno() == -1 for one in sockets))

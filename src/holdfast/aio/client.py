@@ -53,6 +53,10 @@ class Client(ClientFace):
         """A client on a store that is open already."""
         keeper_backend = store.blocking(BlockingRuntime().signal)
         backend = store.tasks(BlockingRuntime().signal)
+        # Some stores hear the bells of tasks where the keeper listens.
+        heard_by = getattr(backend, "heard_by", None)
+        if heard_by is not None:
+            heard_by(keeper_backend)
         return cls(
             store, TaskRuntime(), backend, keeper_backend,
             lease=lease, namespace=namespace, warn_after=warn_after,

@@ -94,6 +94,12 @@ def _open_sentinel(url: str) -> Store:
     return open_sentinel(url)
 
 
+def _open_cluster(url: str) -> Store:
+    from holdfast.backends.redis.cluster.store import open_cluster
+
+    return open_cluster(url)
+
+
 def _open_zookeeper(url: str) -> Store:
     from holdfast.backends.zookeeper.store import open_zookeeper
 
@@ -115,6 +121,11 @@ def _open_mysql(url: str) -> Store:
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
     library = type(client).__module__.split(".")[0]
+    kinds = {kind.__name__ for kind in type(client).__mro__}
+    if library == "redis" and "RedisCluster" in kinds:
+        from holdfast.backends.redis.cluster.store import open_cluster_client
+
+        return open_cluster_client(client)
     if library == "redis":
         from holdfast.backends.redis.store import open_redis_client
 
@@ -156,6 +167,8 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "unix": _open_redis,
     "redis+sentinel": _open_sentinel,
     "rediss+sentinel": _open_sentinel,
+    "redis+cluster": _open_cluster,
+    "rediss+cluster": _open_cluster,
     "zookeeper": _open_zookeeper,
     "zookeeper+tls": _open_zookeeper,
     "postgresql": _open_postgres,

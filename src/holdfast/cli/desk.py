@@ -58,6 +58,8 @@ class Desk:
     def addresses(self, prefix: str, *, everywhere: bool) -> list[Address]:
         """What is held or waited for, by name. On Redis each call is a walk over all keys, so it is
         one if it can be."""
+        if prefix:
+            checked_name(prefix, what="a prefix")
         if everywhere or not prefix:
             found = self._named("" if everywhere else self.namespace)
         else:

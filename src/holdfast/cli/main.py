@@ -67,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(str(error), USAGE)
     except HoldfastError as error:
         return refuse(str(error), UNREACHABLE)
+    except UnicodeError as error:  # letters that no terminal, host or file can have
+        return refuse(f"that cannot be meant: {error}", USAGE)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # ls | head

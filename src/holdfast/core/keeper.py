@@ -231,27 +231,39 @@ class Keeper:
             try:
                 answers = await self.backend.renew(claims, fences, min(budget_for(lease), rest))
             except BackendError as error:
-                self._ledger.renew_errors += 1
-                log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
-                now = self.runtime.now()
-                for entry in work:
-                    _postpone(entry, now + min(1.0, lease / 20))
-                    if isinstance(entry, Held):
-                        entry.doubted = now
-                if self._ledger.listeners is not None:
-                    self._ledger.listeners.renew_failed(len(batch), error)
+                self._not_renewed(error, len(batch), work, lease)
                 return
             now = self.runtime.now()
             lost = []
+            unknown: dict[Held | Waiting, BackendError] = {}
             renewed = self._renewed
             with self._ledger.mutex:
                 for entry, claim, answer in zip(batch, claims, answers, strict=True):
-                    if not isinstance(entry, Held):
+                    if isinstance(answer, BackendError):
+                        unknown[entry] = answer
+                    elif not isinstance(entry, Held):
                         self._refreshed(entry, sent, now, answer)
                     elif cause := renewed(entry, claim, sent, now, answer):
                         lost.append((entry, cause))
             for held, cause in lost:
                 self._ledger.lose(held, cause)
+            if unknown:  # one server of several is away: the others' are renewed all the same
+                first = next(iter(unknown.values()))
+                self._not_renewed(first, len(unknown), list(unknown), lease)
+
+    def _not_renewed(
+        self, error: BackendError, asked: int, postponed: list[Held | Waiting], lease: float
+    ) -> None:
+        """Rule 2."""
+        self._ledger.renew_errors += 1
+        log.warning("holdfast: not renewed (%d), will ask again: %s", asked, error)
+        now = self.runtime.now()
+        for entry in postponed:
+            _postpone(entry, now + min(1.0, lease / 20))
+            if isinstance(entry, Held):
+                entry.doubted = now
+        if self._ledger.listeners is not None:
+            self._ledger.listeners.renew_failed(asked, error)
 
     def _renewed(
         self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone

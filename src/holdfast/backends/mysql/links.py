@@ -219,7 +219,7 @@ def connect(address: Address, budget: float) -> Link:
         raise failed from error
     except BackendError:
         raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = Link(connection, address.where)
     least = 0.001 if address.given is None else LOOKING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from holdfast.backends.bells import Bells
@@ -18,9 +18,9 @@ from holdfast.backends.redis.answers import (
     busy,
     gone,
     granted,
-    refreshed,
-    renewed,
     seen,
+    seen_held,
+    seen_waiting,
 )
 from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
 from holdfast.backends.redis.scripts import Script, bulk, packed
@@ -54,6 +54,11 @@ CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: si
 MOST_SHOWN = 1000  # waiters in the message of a time-out
 EVERYBODY = 10**9
 SCAN_COUNT = 1000
+_READ_RENEWALS: dict[Script, Callable[..., list[Any]]] = {
+    scripts.RENEW: seen_held,
+    scripts.REFRESH: seen_waiting,
+    scripts.SIMPLE_RENEW: simple.seen,
+}
 
 
 class Transport(Protocol):
@@ -91,6 +96,8 @@ class RedisBackend:
     """One server, one colour (the transport's)."""
 
     patience = PATIENCE
+    # Whether a script may touch one name only, so that a batch is a call for each, in one write.
+    apart = False
 
     def __init__(self, transport: Transport, where: str) -> None:
         self._transport = transport
@@ -108,6 +115,10 @@ class RedisBackend:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    def home_of(self, name: str) -> str:
+        """Where the bells of a name are heard; '.' while nobody listens."""
+        return self._transport.home
 
     async def _run(
         self, script: Script, said: bytes, words: int, budget: float, name: str = ""
@@ -149,7 +160,7 @@ class RedisBackend:
                 answer = simple.answer(claim, reply[0], reply[-1])
             assert not isinstance(answer, Gone)
             return answer
-        said = claiming(claim, self._transport.home)
+        said = claiming(claim, self.home_of(claim.name))
         reply = self._transport.send(self._claim_head + said, budget)
         if self._transport.suspends:
             reply = await reply
@@ -179,7 +190,7 @@ class RedisBackend:
         """`claim`, where the transport does not suspend. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
-        said = claiming(claim, self._transport.home)
+        said = claiming(claim, self.home_of(claim.name))
         reply = self._transport.send(self._claim_head + said, budget)
         if type(reply) is ServerError:
             return None
@@ -230,9 +241,9 @@ class RedisBackend:
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         """Holds in one script call, places in another, plain locks in a third; in one write."""
-        plan = planned(claims, fences, self._transport.home)
+        plan = planned(claims, fences, self.home_of, apart=self.apart)
         replies = await self._transport.calls(plan.commands, budget)
         return await self._renewals(plan, claims, fences, replies, budget)
 
@@ -243,25 +254,25 @@ class RedisBackend:
         fences: Sequence[int],
         replies: Sequence[Any],
         budget: float,
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         answers: list[Any] = [None] * len(claims)
         for (script, numbers), (said, words), reply in zip(
-            plan.kinds.items(), plan.calls, replies, strict=True
+            plan.kinds, plan.calls, replies, strict=True
         ):
-            if isinstance(reply, ServerError):
-                name = claims[numbers[0]].name if len(numbers) == 1 else ""
-                reply = await self._again(reply, script, said, words, budget, name)
-            with self._sense(reply):
-                if script is scripts.RENEW:
-                    for number, known in zip(numbers, reply, strict=True):
-                        answers[number] = renewed(known, fences[number], claims[number].lease)
-                elif script is scripts.REFRESH:
-                    threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-                    for number, three in zip(numbers, threes, strict=True):
-                        answers[number] = refreshed(three, claims[number].lease)
-                else:
-                    for number, *two in zip(numbers, reply[::2], reply[1::2], strict=True):
-                        answers[number] = simple.answer(claims[number], *two)
+            try:
+                if isinstance(reply, ServerError):
+                    name = claims[numbers[0]].name if len(numbers) == 1 else ""
+                    reply = await self._again(reply, script, said, words, budget, name)
+                with self._sense(reply):
+                    mine, theirs = [claims[n] for n in numbers], [fences[n] for n in numbers]
+                    read = _READ_RENEWALS[script](reply, mine, theirs)
+                    for number, answer in zip(numbers, read, strict=True):
+                        answers[number] = answer
+            except BackendError as error:
+                if not self.apart:
+                    raise
+                for number in numbers:
+                    answers[number] = error
         return answers
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:

@@ -107,7 +107,7 @@ class Address:
         connection = self._made(self._blocking, budget)
         try:
             connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             raise self.failed(error) from error
         return connection, self.generation
 
@@ -116,7 +116,7 @@ class Address:
         try:
             async with asyncio.timeout(budget):
                 await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
             connection._close()
             raise self.failed(error) from error
         except BaseException:
@@ -127,7 +127,7 @@ class Address:
     def _made(self, kind: type, budget: float) -> Any:
         budgets = {"socket_timeout": budget, "socket_connect_timeout": budget}
         wanted = {**self.said, **_OURS, **budgets}
-        known = _parameters(kind)
+        known = parameters_of(kind)
         if "driver_info" in known:  # what used to be said with two words
             known -= {"lib_name", "lib_version"}
         try:
@@ -137,7 +137,7 @@ class Address:
 
     def check(self) -> None:
         """Refuse now what redis-py would refuse when it connects."""
-        foreign = self.said.keys() - _parameters(self._blocking)
+        foreign = self.said.keys() - parameters_of(self._blocking)
         if foreign:
             raise ConfigurationError(f"{self.where}: unknown option {sorted(foreign)[0]!r}")
         self._made(self._blocking, 1.0)
@@ -189,7 +189,7 @@ def _closest(kind: type) -> type:
     raise ConfigurationError(f"connections of the kind {kind.__name__} are not known here")
 
 
-def _parameters(kind: type) -> set[str]:
+def parameters_of(kind: type) -> set[str]:
     names: set[str] = set()
     for parent in kind.__mro__:
         if parent is not object and "__init__" in vars(parent):

@@ -114,8 +114,8 @@ class ReplicatedBackend(RedisBackend):
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
-        plan = planned(claims, fences, self._transport.home)
+    ) -> list[Granted | Busy | Gone | BackendError]:
+        plan = planned(claims, fences, self.home_of)
         replies, lacking = await self._settled(plan.commands, budget)
         if any(_is_unknown_script(reply) for reply in replies):
             await super().renew(claims, fences, budget)  # which teaches the server its scripts
@@ -123,9 +123,19 @@ class ReplicatedBackend(RedisBackend):
         answers = await self._renewals(plan, claims, fences, replies, budget)
         if lacking is None:
             return answers
-        if any(fences):
-            raise BackendError(f"{self._where} renewed, but {lacking}")
-        return [GONE if isinstance(answer, Granted) else answer for answer in answers]
+        unknown = BackendError(f"{self._where} renewed, but {lacking}")
+        # A place that was granted is asked for as a claim. (A plain lock has no fence when held.)
+        counted: list[Granted | Busy | Gone | BackendError] = [
+            answer
+            if not isinstance(answer, Granted)
+            else unknown
+            if fence or claim.layout
+            else GONE
+            for answer, fence, claim in zip(answers, fences, claims, strict=True)
+        ]
+        if all(answer is unknown for answer in counted):
+            raise unknown
+        return counted
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         return await super().watch(claim, lambda _grant: wake(None), since)

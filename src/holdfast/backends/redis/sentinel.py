@@ -102,6 +102,15 @@ class SentinelAddress:
             ("SENTINEL", "SENTINELS", service),
         )
 
+    @property
+    def service(self) -> str:
+        return self._service
+
+    @property
+    def sentinels(self) -> list[Address]:
+        """Those that are known now."""
+        return list(self._sentinels)
+
     def check(self) -> None:
         """Refuse now what redis-py would refuse when it connects."""
         self._at(("localhost", 0)).check()
@@ -268,7 +277,7 @@ def _asked(step: Step) -> Answer | BackendError:
         for command in step.commands:
             connection.send_command(*command)
         answer = Answer([connection.read_response() for _ in step.commands], connection)
-    except (redis.exceptions.RedisError, OSError) as error:
+    except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
         connection.disconnect()
         return step.address.failed(error)
     except BaseException:
@@ -290,7 +299,7 @@ async def _asked_task(step: Step) -> Answer | BackendError:
             for command in step.commands:
                 await connection.send_command(*command)
             answer = Answer([await connection.read_response() for _ in step.commands], connection)
-    except (redis.exceptions.RedisError, OSError) as error:
+    except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
         connection._close()
         return step.address.failed(error)
     except BaseException:

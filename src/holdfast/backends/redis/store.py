@@ -64,7 +64,6 @@ class RedisStore:
         self._replicas = checked_replicas(replicas)
 
     def _backend(self, transport: BlockingTransport | TaskTransport) -> RedisBackend:
-        self._transports.add(transport)
         where, replicas = self._address, self._replicas
         if replicas is None:
             backend = RedisBackend(transport, where.where)
@@ -74,12 +73,20 @@ class RedisStore:
         return backend
 
     def blocking(self, signal: Callable[[], Signal]) -> RedisBackend:
-        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
-        return self._backend(transport)
+        return self._backend(self.blocking_transport())
 
     def tasks(self, signal: Callable[[], Signal]) -> RedisBackend:
+        return self._backend(self.task_transport())
+
+    def blocking_transport(self) -> BlockingTransport:
+        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
+        self._transports.add(transport)
+        return transport
+
+    def task_transport(self) -> TaskTransport:
         transport = TaskTransport(self._address, secrets.token_hex(8), self._check_later)
-        return self._backend(transport)
+        self._transports.add(transport)
+        return transport
 
     # ---- what an operator should know ---------------------------------------------------------
 
@@ -100,10 +107,12 @@ class RedisStore:
             warn_of_eviction(self.url, info.result())
 
     def findings(self) -> Iterator[Finding]:
-        """What an examination of the server finds."""
-        from holdfast.backends.redis.health import findings  # only the doctor needs it
+        """What an examination of the server finds, and of the sentinels that lead to it."""
+        from holdfast.backends.redis import health, sentinel_health  # only the doctor needs them
 
-        return findings(self._address)
+        yield from health.findings(self._address, self._replicas)
+        if isinstance(self._address, SentinelAddress):
+            yield from sentinel_health.findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""

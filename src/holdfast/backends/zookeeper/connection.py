@@ -71,6 +71,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._unsent = bytearray()
         self._unread = bytearray()
         self._silent = False
+        self._over = self._left = False
         told = client._session_callback
 
         def changed(state: Any) -> None:
@@ -82,6 +83,30 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
         client._session_callback = changed
         client._connection = self
+
+    # ---- its end -----------------------------------------------------------------------------
+
+    def zk_loop(self) -> None:
+        try:
+            super().zk_loop()
+        finally:
+            with self._writing:
+                self._over = True
+                left = self._left
+            if left:
+                self.close()
+
+    def end(self, patience: float) -> None:
+        """After goodbye was said. A thread that is not done by then closes its sockets itself."""
+        if self.connection_stopped.wait(patience):
+            self.stop(patience)
+            self.close()
+            return
+        with self._writing:
+            self._left = True
+            over = self._over
+        if over:
+            self.close()
 
     # ---- connecting --------------------------------------------------------------------------
 
@@ -203,17 +228,15 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def _read_socket(self, read_timeout: float) -> Any:
         """Whatever there is. A piece of an answer is kept until the rest has come."""
         unread = self._unread
-        while True:
-            try:
-                piece = self._socket.recv(PIECE)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                break
-            if not piece:
-                raise ConnectionDropped("socket connection broken")
-            self._silent = False
-            unread += piece
-            if not (self.client.use_ssl and self._socket.pending()):
-                break
+        try:
+            # More than a record of TLS: nothing stays behind where no `select` would see it.
+            piece = self._socket.recv(PIECE)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        if not piece:
+            raise ConnectionDropped("socket connection broken")
+        self._silent = False
+        unread += piece
         at, end = 0, len(unread)
         while end - at >= 4:
             (length,) = _int.unpack_from(unread, at)

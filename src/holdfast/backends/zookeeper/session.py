@@ -340,9 +340,7 @@ class Session:
         with contextlib.suppress(OSError, AttributeError):
             connection._write_sock.send(b"\0")
         # Not kazoo's stop(): it waits at least ten seconds for a server that is away.
-        if connection.connection_stopped.wait(CLOSE_PATIENCE):
-            connection.stop(CLOSE_PATIENCE)
-            client.close()
+        connection.end(CLOSE_PATIENCE)
         self._tell_connected()
 
     def after_fork_in_child(self) -> None:

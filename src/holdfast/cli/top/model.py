@@ -105,7 +105,7 @@ class Model:
     def __init__(self) -> None:
         self._names: list[Address] = []
         self._seen: dict[Address, Seen] = {}
-        self._turn = 0
+        self._turn = -1
         self._ran_out = 0  # of names that are free by now
 
     def found(self, names: Iterable[Address], at: float) -> None:

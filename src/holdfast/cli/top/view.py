@@ -34,6 +34,8 @@ PEOPLE = (
     Column("LEASE", right=True),
     Column("TAKES", right=True),
 )
+# Below so many columns some are left out: who, and how often, can be seen in the name's own view.
+NARROW = 64
 KEYS = {
     Mode.LIST: "q quit  / filter  s sort  ⏎ look  b break  ? help",
     Mode.NAME: "esc back  ↑↓ choose  b break  ? help",
@@ -118,12 +120,12 @@ def _counts(scene: Scene, operator: Operator, width: int) -> Line:
         f"{totals.names} names{known}",
         f"{totals.contended} waited for by {totals.waiting}",
         f"hand-overs ≥ {totals.rate:.1f}/s",
-        f"ran out {totals.ran_out}",
+        *([f"ran out {totals.ran_out}"] if totals.ran_out else []),
         f"by {operator.order.value}",
     ]
     if operator.filter and operator.mode is not Mode.FILTER:
         parts.append(f"/{shown(operator.filter)}")
-    return Line(cut("  ".join(parts), width))
+    return Line(_begun("  ".join(parts), width))
 
 
 def _list(scene: Scene, operator: Operator, width: int, height: int) -> list[Line]:
@@ -133,18 +135,24 @@ def _list(scene: Scene, operator: Operator, width: int, height: int) -> list[Lin
     chosen = operator.line_of(scene.rows)
     first = window(chosen, len(scene.rows), height - 1)
     some = scene.rows[first : first + height - 1]
-    titles, *lines = table(COLUMNS, [_row(seen) for seen in some], width)
+    kept = (0, 3, 4, 5, 7) if width < NARROW else range(len(COLUMNS))
+    titles, *lines = _table(COLUMNS, [_row(seen) for seen in some], kept, width)
+    return [Line(titles, "bold"), *_marked(lines, chosen - first, width)]
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], width: int
+) -> list[str]:
+    some = [[row[at] for at in kept] for row in rows]
+    lines = table([columns[at] for at in kept], some, width)
+    return [_begun(line, width) for line in lines]
+
+
+def _marked(lines: Sequence[str], chosen: int, width: int) -> list[Line]:
     return [
-        Line(titles, "bold"),
-        *(
-            Line(padded(line, width) if first + at == chosen else line, _mark(first + at == chosen))
-            for at, line in enumerate(lines)
-        ),
+        Line(padded(line, width), "reverse") if at == chosen else Line(line)
+        for at, line in enumerate(lines)
     ]
-
-
-def _mark(chosen: bool) -> str:
-    return "reverse" if chosen else ""
 
 
 def _row(seen: Seen) -> list[str]:
@@ -173,15 +181,13 @@ def _people(name: Seen | None, operator: Operator, width: int, height: int) -> l
     rows += [_waiter(place, one, name) for place, one in enumerate(snapshot.waiters, 1)]
     chosen = min(operator.at, len(rows) - 1)
     first = window(chosen, len(rows), height - 2)
-    titles, *lines = table(PEOPLE, rows[first : first + height - 2], width)
+    kept = (0, 1, 2) if width < NARROW else range(len(PEOPLE))
+    titles, *lines = _table(PEOPLE, rows[first : first + height - 2], kept, width)
     kind = f"  {kind_cell(name.sight)}, {len(snapshot.waiters)} waiting"
     return [
         Line(cut(title, width - width_of(kind)) + kind, "bold"),
         Line(titles),
-        *(
-            Line(padded(line, width) if first + at == chosen else line, _mark(first + at == chosen))
-            for at, line in enumerate(lines)
-        ),
+        *_marked(lines, chosen - first, width),
     ]
 
 
