@@ -31,6 +31,10 @@ SERVERS = {
         lambda servers: str([("127.0.0.1", sentinel.port) for sentinel in servers.sentinels]),
     ),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
+    "postgresql+psycopg://app@localhost/app": (
+        "postgres_server",
+        lambda server: server.url.replace("://", "+psycopg://"),
+    ),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
     "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
     'host="localhost", port=3306, user="app", database="app"': (

@@ -66,3 +66,11 @@ def refuse_unfit(variables: dict[str, str], where: str) -> None:
             "yet what was locked here: use a single primary, or another store",
             transient=False,
         )
+    single = variables.get("group_replication_single_primary_mode", "ON")
+    if str(single).upper() in ("OFF", "0"):
+        raise BackendError(
+            f"{where} is a node of a replication group with several primaries "
+            "(group_replication_single_primary_mode is off), where another node may not know yet "
+            "what was locked here: use a single primary, or another store",
+            transient=False,
+        )
