@@ -25,6 +25,7 @@ sleeps again first, and then looks, on another connection.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ from holdfast.model import Granted
 
 # Long, so that it costs nothing, and shorter than what networks take for silence.
 SLEEP = 20.0
-ANSWERING, ENDING = 1.0, 0.25
+ANSWERING, ENDING = 1.0, 0.5
 # Its sleep was ended by an error, as SELECT's would be, or by a limit for statements.
 _AWAKE = (1317, 1969, 3024)
 
@@ -50,10 +51,9 @@ class Listener:
 
     says = False
 
-    def __init__(self, link: Link, tell: Callable[[str, float], object]) -> None:
-        """``tell`` says something on another connection."""
-        self._link = link
-        self._tell = tell
+    def __init__(self, connect: Callable[[float], Link], budget: float) -> None:
+        self._connect = connect
+        self._link = link = connect(budget)
         self._bell = ""
         self._connection: Any = link._connection
         self.fd: int = self._connection._sock.fileno()
@@ -94,13 +94,17 @@ class Listener:
             raise BackendError(f"the connection to {self._link._where} is lost: {error}") from error
 
     def close(self) -> None:
-        """The server would notice within five seconds that nobody listens any more."""
-        if not self.broken:
-            try:
-                self._tell(filled(schema.END, self._bell), ENDING)
-            except BackendError:
-                pass  # then so
+        """It is asleep, so another one must tell the server, which else would notice within five
+        seconds that nobody listens any more."""
+        asleep = self._bell and not self.broken
         self._link.close()
+        if asleep:
+            with contextlib.suppress(BackendError):
+                last = self._connect(ENDING)
+                try:
+                    last.ask(filled(schema.END, self._bell), ENDING)
+                finally:
+                    last.close()
 
     def after_fork_in_child(self) -> None:
         self._link.after_fork_in_child()

@@ -35,6 +35,7 @@ from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
 
 CAPABILITIES = Capabilities(store="mysql", across="network", survives_restart=True)
+SPEECH = MySQLSpeech()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 
@@ -45,7 +46,6 @@ class MySQLStore:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
-        self._speech = MySQLSpeech()
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
         self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
         self._ear: PushEar | None = None
@@ -53,9 +53,7 @@ class MySQLStore:
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PushEar(
-            partial(self._listener, transport), PacedEar(partial(self._look, transport))
-        )
+        self._ear = PushEar(self._listener, PacedEar(partial(_look, transport)))
         self._ears.add(self._ear)
         return self._backend(transport, self._ear)
 
@@ -70,16 +68,10 @@ class MySQLStore:
     def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, self._speech, self.url, CAPABILITIES, start)
+        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
 
-    def _listener(self, transport: BlockingTransport, budget: float) -> Listener:
-        return Listener(connect(self._address, budget), transport.send)
-
-    def _look(
-        self, transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
-    ) -> list[tuple[str, Granted]]:
-        request = self._speech.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-        return self._speech.grants(transport.send(request, EAR_BUDGET))
+    def _listener(self, budget: float) -> Listener:
+        return Listener(partial(connect, self._address), budget)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -92,6 +84,13 @@ class MySQLStore:
             ear.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
+
+
+def _look(
+    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+) -> list[tuple[str, Granted]]:
+    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+    return SPEECH.grants(transport.send(request, EAR_BUDGET))
 
 
 def open_mysql(url: str) -> MySQLStore:

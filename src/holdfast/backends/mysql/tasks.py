@@ -18,6 +18,7 @@ from holdfast.backends.mysql.links import Address, code_and_words, prepare, prep
 from holdfast.backends.mysql.prepared import (
     EXECUTE,
     FORGOTTEN,
+    HEAD,
     PREPARE,
     REFUSED,
     Call,
@@ -86,7 +87,7 @@ class TaskLink:
                 for _ in range(descriptions + last if descriptions else 0):
                     await connection.read_packet()
                 self._prepared[statement] = number
-            await connection._execute_command(EXECUTE, packed(number, call.values))
+            await connection._execute_command(EXECUTE, packed(number, call.values)[HEAD:])
             return done((await connection.read_packet()).get_all_data())
         except MySQLError as error:
             code, _ = code_and_words(error)

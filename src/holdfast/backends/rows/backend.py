@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 PAGE = 16  # so much of each queue is read first; eight times more, if the law asks for more
 MORE = 8
-MOST_CROWDED = 1000
+MOST_CROWDED, MOST_LEFT = 1000, 4096
 LOT = 100  # claims or releases of many names that travel together
 LEAST = 0.05
 SWEEP_EVERY = 256  # releases
@@ -38,6 +38,10 @@ class Speech(Protocol):
     """A dialect: requests, and what their replies mean. Requests are opaque here."""
 
     def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Any: ...
+
+    def claim_again(self, mark: bytes, claim: Claim, home: str) -> Any:
+        """The same for a name that we left there a while ago. If its row is gone, nothing is done
+        either, and the claim goes the long way."""
 
     def taken(self, reply: Any) -> int:
         """The fence; 0: the name was not alone, and nothing was done."""
@@ -137,6 +141,7 @@ class RowsBackend:
         self._where = where
         self.capabilities = capabilities
         self._crowded: dict[str, None] = {}
+        self._left: dict[str, None] = {}  # names that we released, whose rows should be there
         self._releases = 0
         self._sweep_after = sweep_from
         self.hear = ear.hear
@@ -175,7 +180,18 @@ class RowsBackend:
         return 0 < claim.take <= claim.slots < LATCH and claim.name not in self._crowded
 
     def _claim_alone(self, claim: Claim) -> Any:
-        return self._speech.claim_alone(mark_of(claim.name), claim, self._ear.home)
+        """To update a row is cheaper than to find out whether it is there."""
+        mark, home = mark_of(claim.name), self._ear.home
+        if claim.name in self._left:
+            self._left.pop(claim.name, None)
+            return self._speech.claim_again(mark, claim, home)
+        return self._speech.claim_alone(mark, claim, home)
+
+    def _is_left(self, claim: Claim) -> None:
+        """Released, and nobody waits: its row stays for a while."""
+        if len(self._left) >= MOST_LEFT:
+            self._left.clear()
+        self._left[claim.name] = None
 
     async def _claim_crowded(self, claim: Claim, until: float) -> Granted | Busy | Differs:
         if claim.slots == claim.take == 1 and claim.fair and claim.wait:
@@ -223,6 +239,7 @@ class RowsBackend:
         if claim.name not in self._crowded:
             request = self._speech.release_alone(mark_of(claim.name), claim)
             if self._speech.released(await self._ask(request, budget)):
+                self._is_left(claim)
                 self._releases += 1
                 if self._releases > SWEEP_EVERY:
                     await self._sweep(until)
@@ -237,7 +254,10 @@ class RowsBackend:
             return None
         self._releases += 1
         request = self._speech.release_alone(mark_of(claim.name), claim)
-        return self._speech.released(self._transport.send(request, budget)) or None
+        if not self._speech.released(self._transport.send(request, budget)):
+            return None
+        self._is_left(claim)
+        return True
 
     async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         until = self._transport.now() + budget

@@ -234,7 +234,13 @@ class PushEar:
             self._again_at = clock.now() + self._pause
             return self._sooner(timeout, self._pause)
         self._pause = 0.0
-        self._listener, self._since = listener, clock.now()
+        with self._mutex:
+            unwanted = self._closed  # meanwhile
+            if not unwanted:
+                self._listener, self._since = listener, clock.now()
+        if unwanted:
+            listener.close()
+            return timeout
         self._look_after(self._since)
         self.bells.ring_all()  # what was rung before nobody heard
         return timeout
