@@ -25,16 +25,17 @@ except ImportError as missing:
         "pip install 'holdfast[mysql]'"
     ) from None
 
-from holdfast.backends.mysql.bell import Listener
 from holdfast.backends.mysql.links import Address, connect
 from holdfast.backends.mysql.tasks import connect_task
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
-from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.ears import LOOK_BUDGET, PacedEar
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
 
-CAPABILITIES = Capabilities(store="mysql", across="network", survives_restart=True)
+CAPABILITIES = Capabilities(
+    store="mysql", across="network", wakes="one paced read per process", survives_restart=True
+)
 SPEECH = MySQLSpeech()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
@@ -47,31 +48,28 @@ class MySQLStore:
         self._address = address
         self.url = address.where
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
-        self._ear: PushEar | None = None
+        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
+        self._ear: PacedEar | None = None
         forks.remember(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PushEar(self._listener, PacedEar(partial(_look, transport)))
+        self._ear = PacedEar(partial(_look, transport))
         self._ears.add(self._ear)
         return self._backend(transport, self._ear)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and hears for it."""
+        """Its keeper was made just before, and looks for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
         if self._ear is None:
             self.blocking(signal)
         assert self._ear is not None
         return self._backend(transport, self._ear)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
         return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
-
-    def _listener(self, budget: float) -> Listener:
-        return Listener(partial(connect, self._address), budget)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -90,7 +88,7 @@ def _look(
     transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
 ) -> list[tuple[str, Granted]]:
     request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, EAR_BUDGET))
+    return SPEECH.grants(transport.send(request, LOOK_BUDGET))
 
 
 def open_mysql(url: str) -> MySQLStore:

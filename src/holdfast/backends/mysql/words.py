@@ -166,17 +166,10 @@ class MySQLSpeech:
         if change.gone:
             gone = _listed([claim_id.encode() for claim_id in change.gone])
             parts.append(schema.GONE % (literal(mark), gone))
-        parts.append(_COMMIT)
-        # The first bell travels with it: it is the last statement, because one that rings nobody
-        # is an error, after which the server executes no more.
-        parts += [filled(schema.RING_IF_WON, bell_of(home)) for home in _homes(change, home)[:1]]
-        return ";".join(parts)
+        return ";".join((*parts, _COMMIT))
 
     def written(self, reply: Sequence[Result]) -> bool:
         return reply[1].affected == 1
-
-    def rings(self, change: Change, home: str) -> Sequence[str]:
-        return [filled(schema.RING, bell_of(other)) for other in _homes(change, home)[1:]]
 
     def names(self, prefix: str) -> str:
         return filled(schema.NAMES, prefix.encode(), prefix.encode())
@@ -211,16 +204,6 @@ class MySQLSpeech:
 def _seat(claim: Claim, home: str) -> tuple[bytes | str | int | float, ...]:
     _, claim_id, who, lease, slots, take, fair, _, _ = claim
     return claim_id.encode(), who, take, slots, lease, fair, micros(lease), home.encode()
-
-
-def bell_of(home: str) -> str:
-    """The lock by which the ear of a client is found."""
-    return f"holdfast_{home}"
-
-
-def _homes(change: Change, home: str) -> list[str]:
-    """Whose processes to ring; ours is told without the server."""
-    return list(dict.fromkeys(row.home for row, _ in change.bells if row.home != home))
 
 
 def _listed(values: Sequence[bytes]) -> str:
