@@ -173,10 +173,14 @@ class Capabilities:
     fences: bool = True
     wakes: str = "push"  # "push", or how else a waiter learns of its turn
     survives_restart: bool = False
+    # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: nobody waits.
+    replicas: int | str = 0
     frees_dead_process: bool = False  # at once, not only when the lease ends
     # A hold cannot be believed in for longer than this after the store last heard of us, whatever
     # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
     session: float = 0.0
+    # `client.transaction_lock`: held by an open transaction of the user's.
+    transaction_locks: bool = False
     # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
     layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from holdfast import clock
-from holdfast.backends.mysql import schema
+from holdfast.backends.mysql import given, schema
 from holdfast.backends.mysql.conditions import explained, refuse_unfit
 from holdfast.backends.mysql.prepared import (
     FORGOTTEN,
@@ -32,6 +32,7 @@ from holdfast.backends.mysql.prepared import (
     packed,
 )
 from holdfast.backends.mysql.words import spoken
+from holdfast.backends.rows.given import LOOKING, Given
 from holdfast.errors import BackendError
 
 T = TypeVar("T")
@@ -40,11 +41,13 @@ ANSWER = 4096
 
 
 class Address:
-    """How to connect: words that PyMySQL and asyncmy both understand."""
+    """How to connect: words that PyMySQL and asyncmy both understand; or who makes connections for
+    us."""
 
-    def __init__(self, said: dict[str, Any], where: str) -> None:
+    def __init__(self, said: dict[str, Any], where: str, maker: Given | None = None) -> None:
         self.said = said
         self.where = where
+        self.given = maker
 
 
 class Session(pymysql.connections.Connection):  # type: ignore[misc]
@@ -238,9 +241,13 @@ def code_and_words(error: Exception) -> tuple[int, str]:
 def connect(address: Address, budget: float) -> Link:
     """A session that was looked at: it can write."""
     until = clock.now() + budget
+    words = address.said
     try:
-        connection = Session(
-            **address.said,
+        made = None if address.given is None else given.blocking(address.given, budget)
+        if isinstance(made, dict):
+            words, made = made, None
+        connection = made or Session(
+            **words,
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=budget,
@@ -254,11 +261,14 @@ def connect(address: Address, budget: float) -> Link:
         if code == 2003 or not isinstance(failed, BackendError):
             failed = BackendError(f"{address.where} is out of reach: {said}")
         raise failed from error
-    except OSError as error:
+    except BackendError:
+        raise
+    except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = Link(connection, address.where)
+    least = 0.001 if address.given is None else LOOKING
     try:
-        prepare(link._ask(preparing(), max(until - clock.now(), 0.001)), address.where)
+        prepare(link._ask(preparing(), max(until - clock.now(), least)), address.where)
     except BaseException:
         link.close()
         raise

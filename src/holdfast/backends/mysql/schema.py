@@ -1,4 +1,5 @@
-"""The two tables, and the statements on them; one constant per purpose, each with its parameters.
+"""The tables, and the statements on two of them (`transactions` has the third); one
+constant per purpose, each with its parameters.
 
 A parameter (%s) is filled with what `words.literal` writes: digits, or hexadecimal digits in x'…'.
 So nothing that anybody said is ever quoted, whatever the server's sql_mode.
@@ -51,6 +52,14 @@ CREATE TABLE IF NOT EXISTS holdfast_rows (
     home VARBINARY(32) NOT NULL,
     PRIMARY KEY (hash, id),
     KEY holdfast_rows_queue (hash, kind, place)
+) ENGINE = InnoDB
+""",
+    """
+CREATE TABLE IF NOT EXISTS holdfast_transactions (
+    hash BINARY(32) NOT NULL PRIMARY KEY,
+    name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    fence BIGINT NOT NULL,
+    used DATETIME(6) NOT NULL
 ) ENGINE = InnoDB
 """,
 )

@@ -12,7 +12,7 @@ from asyncmy.constants import CLIENT
 from asyncmy.errors import MySQLError, ProgrammingError
 
 from holdfast import clock
-from holdfast.backends.mysql import schema
+from holdfast.backends.mysql import given, schema
 from holdfast.backends.mysql.conditions import explained
 from holdfast.backends.mysql.links import Address, code_and_words, prepare, preparing, result_of
 from holdfast.backends.mysql.prepared import (
@@ -29,6 +29,7 @@ from holdfast.backends.mysql.prepared import (
     packed,
 )
 from holdfast.backends.mysql.words import spoken
+from holdfast.backends.rows.given import LOOKING
 from holdfast.errors import BackendError
 
 T = TypeVar("T")
@@ -142,10 +143,14 @@ class TaskLink:
 
 async def connect_task(address: Address, budget: float) -> TaskLink:
     until = clock.now() + budget
+    words = address.said
     try:
         async with asyncio.timeout(budget):
-            connection = await asyncmy.connect(
-                **address.said,
+            made = None if address.given is None else await given.here(address.given)
+            if isinstance(made, dict):
+                words, made = made, None
+            connection = made or await asyncmy.connect(
+                **words,
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=budget,
@@ -161,11 +166,14 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         if code == 2003 or not isinstance(failed, BackendError):
             failed = BackendError(f"{address.where} is out of reach: {said}")
         raise failed from error
+    except BackendError:
+        raise
     except OSError as error:
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = TaskLink(connection, address.where)
+    least = 0.001 if address.given is None else LOOKING
     try:
-        prepare(await link._ask(preparing(), max(until - clock.now(), 0.001)), address.where)
+        prepare(await link._ask(preparing(), max(until - clock.now(), least)), address.where)
     except BaseException:
         link.close()
         raise

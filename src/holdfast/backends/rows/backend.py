@@ -137,6 +137,7 @@ class RowsBackend:
         self._speech = speech
         self._where = where
         self.capabilities = capabilities
+        self.transactions: Any = None  # `Transactions`; the store has them
         self._crowded: dict[str, None] = {}
         self._left: dict[str, None] = {}  # names that we released, whose rows should be there
         self._releases = 0
