@@ -7,7 +7,8 @@ Either way a bell is a hint: one that gets lost costs a refresh of the place.
 **The pace.** Where somebody was served a moment ago, somebody is probably served soon again, and
 who has waited for long will wait on. So it looks again after a twentieth of the time in which
 nothing happened here: a hand-over is noticed late by a twentieth of that at most, and by `SLOWEST`,
-and 50 who wait for long cost no more than one.
+and 50 who wait for long cost no more than one. A server that is slow to answer is asked less: the
+pauses are `PAUSES` times as long as a look.
 
 **Why MySQL is looked at** (``python bench/run.py sql_bells`` measures both again). Nothing blocks
 there that a releaser could end from afar, but one statement: KILL QUERY of a session that sleeps,
@@ -37,7 +38,7 @@ LONGEST_PAUSE = 1.0
 # A look is the keeper's, who must not be late to renew because of a hint.
 LOOK_BUDGET = 0.2
 # Paced: how soon is looked again at most, and at least; and the part of a wait that it may add.
-FASTEST, SLOWEST, PART = 0.001, 0.3, 1 / 20
+FASTEST, SLOWEST, PART, PAUSES = 0.001, 0.3, 1 / 20, 3
 
 
 class Listener(Protocol):
@@ -66,6 +67,7 @@ class PacedEar:
         self._look = look
         self._waiting: dict[str, str] = {}  # claim id: name
         self._happened = -float("inf")  # when somebody came, or was granted something
+        self._took = 0.0  # the last look
         self._poke = Poke()
         self.poke = self._poke.poke
 
@@ -96,7 +98,7 @@ class PacedEar:
         if not self._waiting:
             return None
         silence = clock.now() - self._happened
-        pace = min(max(silence * PART, FASTEST), SLOWEST)
+        pace = min(max(silence * PART, self._took * PAUSES, FASTEST), SLOWEST)
         return pace * (0.75 + random.random() / 2)
 
     def _paused(self, poked: int, timeout: float | None) -> bool:
@@ -110,10 +112,13 @@ class PacedEar:
 
     def _looked(self) -> bool:
         waiting = [(name, claim_id) for claim_id, name in list(self._waiting.items())]
+        began = clock.now()
         try:
             found = self._look(waiting)
         except BackendError:
             return True  # the keeper will see for itself
+        finally:
+            self._took = clock.now() - began
         for claim_id, grant in found:
             self._waiting.pop(claim_id, None)
             self.bells.ring(claim_id, grant)
