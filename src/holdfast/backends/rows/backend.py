@@ -14,10 +14,10 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from holdfast.backends.bells import Bells
-from holdfast.backends.rows.book import Change, ReadMore, RowBook, Seen
+from holdfast.backends.rows.book import Change, ReadMore, RowBook
+from holdfast.backends.rows.ports import Ear, Speech, Transport
 from holdfast.core import law
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError
@@ -28,90 +28,11 @@ T = TypeVar("T")
 PAGE = 16  # so much of each queue is read first; eight times more, if the law asks for more
 MORE = 8
 MOST_CROWDED, MOST_LEFT = 1000, 4096
+MOST_SHOWN = 1000  # of each queue, in the message of a time-out
 LOT = 100  # claims or releases of many names that travel together
 LEAST = 0.05
 SWEEP_EVERY = 256  # releases
 SWEEP_LOT = 1000  # names that a sweep looks at
-
-
-class Speech(Protocol):
-    """A dialect: requests, and what their replies mean. Requests are opaque here."""
-
-    def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Any: ...
-
-    def claim_again(self, mark: bytes, claim: Claim, home: str) -> Any:
-        """The same for a name that we left there a while ago. If its row is gone, nothing is done
-        either, and the claim goes the long way."""
-
-    def taken(self, reply: Any) -> int:
-        """The fence; 0: the name was not alone, and nothing was done."""
-
-    def join(self, mark: bytes, claim: Claim, home: str) -> Any: ...
-
-    def joined(self, reply: Any) -> Busy | None: ...
-
-    def release_alone(self, mark: bytes, claim: Claim) -> Any: ...
-
-    def released(self, reply: Any) -> bool: ...
-
-    def extend(self, marks: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]) -> Any:
-        """Many holds of any names, under their fences, seated or not."""
-
-    def extended(self, reply: Any) -> set[int]:
-        """The numbers of those that live, and now go on."""
-
-    def read(self, mark: bytes, ids: Sequence[str], limit: int) -> Any: ...
-
-    def seen(self, reply: Any, limit: int) -> Seen: ...
-
-    def write(self, mark: bytes, name: str, change: Change, home: str) -> Any: ...
-
-    def written(self, reply: Any) -> bool:
-        """False: the version was another, and nothing was written."""
-
-    def names(self, prefix: str) -> Any: ...
-
-    def named(self, reply: Any) -> list[str]: ...
-
-    def sweep(self, after: bytes, lot: int) -> Any: ...
-
-    def swept(self, reply: Any) -> tuple[int, bytes, list[str]]:
-        """How many were looked at, the last of them, and crowds whose seat is long over."""
-
-
-class Ear(Protocol):
-    """Where the bells of this client are heard. One for both colours; the keeper listens."""
-
-    bells: Bells
-
-    @property
-    def home(self) -> str: ...
-
-    async def hear(self, timeout: float | None) -> None: ...
-
-    def poke(self) -> None: ...
-
-    def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool: ...
-
-    def unwatch(self, claim_id: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Transport(Protocol):
-    """How requests travel; one colour."""
-
-    suspends: bool
-
-    def send(self, request: Any, budget: float) -> Any:
-        """The reply, or if this colour ``suspends``, what to await for it."""
-
-    def now(self) -> float: ...
-
-    async def pause(self, attempt: int) -> None:
-        """Others were faster, so many times: a short rest, at random."""
-
-    def close(self) -> None: ...
 
 
 @functools.lru_cache(maxsize=4096)
@@ -279,14 +200,19 @@ class RowsBackend:
     # ---- a step of the law -------------------------------------------------------------------
 
     async def _step(
-        self, name: str, ids: Sequence[str], until: float, verb: Callable[[RowBook], T]
+        self,
+        name: str,
+        ids: Sequence[str],
+        until: float,
+        verb: Callable[[RowBook], T],
+        most: float = float("inf"),
     ) -> T:
         """Read, decide, and write if nobody was faster; else anew."""
         mark, limit, attempt = mark_of(name), PAGE, 0
         while True:
             reply = await self._ask(self._speech.read(mark, ids, limit), self._rest(until))
             seen = self._speech.seen(reply, limit)
-            book = RowBook(seen, self._ear.home)
+            book = RowBook(seen, self._ear.home, most)
             try:
                 answer = verb(book)
             except ReadMore:
@@ -358,7 +284,9 @@ class RowsBackend:
         return [answers[number] for number in range(len(claims))]
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
-        return await self._one(claim, budget, lambda book: law.leave(book, claim))
+        until = self._transport.now() + budget
+        verb = functools.partial(law.leave, claim=claim)
+        return await self._step(claim.name, [claim.id], until, verb, MOST_SHOWN)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return await self._one(claim, budget, lambda book: law.transfer(book, claim, attached))
