@@ -75,6 +75,12 @@ def _open_redis(url: str) -> Store:
     return open_redis(url)
 
 
+def _open_redlock(url: str) -> Store:
+    from holdfast.backends.redis.quorum.store import open_redlock
+
+    return open_redlock(url)
+
+
 def _open_zookeeper(url: str) -> Store:
     from holdfast.backends.zookeeper.store import open_zookeeper
 
@@ -95,6 +101,10 @@ def _open_mysql(url: str) -> Store:
 
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
+    if isinstance(client, list | tuple):
+        from holdfast.backends.redis.quorum.store import open_redlock_clients
+
+        return open_redlock_clients(client)
     library = type(client).__module__.split(".")[0]
     if library == "redis":
         from holdfast.backends.redis.store import open_redis_client
@@ -116,6 +126,8 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "redlock": _open_redlock,
+    "redlocks": _open_redlock,
     "zookeeper": _open_zookeeper,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,

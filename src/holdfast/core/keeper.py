@@ -226,7 +226,9 @@ class Keeper:
             renewed = self._renewed
             with self._ledger.mutex:
                 for entry, claim, answer in zip(batch, claims, answers, strict=True):
-                    if not isinstance(entry, Held):
+                    if answer is None:  # unknown, unlike its neighbours: rule 2
+                        _postpone(entry, now + min(1.0, lease / 20))
+                    elif not isinstance(entry, Held):
                         self._refreshed(entry, sent, now, answer)
                     elif cause := renewed(entry, claim, sent, now, answer):
                         lost.append((entry, cause))

@@ -88,8 +88,9 @@ class Backend(Protocol):
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> Sequence[Granted | Busy | Gone]:
-        """Holds under their fences, and places (fence 0). What is not there is not made again."""
+    ) -> Sequence[Granted | Busy | Gone | None]:
+        """Holds under their fences, and places (fence 0). What is not there is not made again.
+        None: what became of this one is unknown, though not of all."""
 
     async def release(self, claim: Claim, budget: float) -> bool: ...
 

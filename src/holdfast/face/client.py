@@ -76,7 +76,7 @@ class ClientFace:
         namespace: str,
     ) -> None:
         self.store = store
-        self.lease = checked_lease(lease)
+        self.lease = _fitting(backend.capabilities, checked_lease(lease))
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
@@ -148,7 +148,9 @@ class ClientFace:
         if foreign:
             refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)
-        seconds = self.lease if lease is None else checked_lease(lease)
+        seconds = self.lease
+        if lease is not None:
+            seconds = _fitting(self._backend.capabilities, checked_lease(lease))
         limit = None if max_hold is None else checked_lease(max_hold, what="max_hold")
         return Terms(
             self._full(name),
@@ -175,6 +177,12 @@ class ClientFace:
             there_is = ", ".join(map(repr, known)) or "no other layout than its own"
             raise Unsupported(f"layout={layout!r}: {self.store.url} has {there_is}")
         return layout
+
+    def _refuse_unless_offered(self, kind: str) -> None:
+        """Some stores cannot give some things: say so when they are made, with the reason."""
+        why = self._backend.capabilities.refuses.get(kind)
+        if why:
+            raise Unsupported(why)
 
     def _shown(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, name=bare(snapshot.name))
@@ -205,6 +213,17 @@ class ClientFace:
             raise ConfigurationError(
                 "attach() takes the text that hold.detach() gave, unchanged"
             ) from None
+
+
+def _fitting(capabilities: Capabilities, lease: float) -> float:
+    """Some stores refuse a lease that is too long, but for the default, which nobody asked for."""
+    longest = capabilities.longest_lease
+    if lease > longest:
+        raise Unsupported(
+            f"lease={lease:g}: {capabilities.store} gives at most {longest:g} s at once; a hold is "
+            "renewed, so it may last longer than its lease"
+        )
+    return lease
 
 
 def new_secret() -> str:

@@ -106,6 +106,16 @@ def warn_of_eviction(where: str, info: Any) -> None:
 
 def open_redis(url: str) -> RedisStore:
     """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
+    return RedisStore(address_of_url(url))
+
+
+def open_redis_client(client: Any) -> RedisStore:
+    """The server of an existing client, on connections of our own: with its address, its
+    credentials and its TLS, without its pool, its retries and its decoding."""
+    return RedisStore(address_of_client(client))
+
+
+def address_of_url(url: str) -> Address:
     try:
         parts = urlsplit(url)
         refused = parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)
@@ -120,12 +130,10 @@ def open_redis(url: str) -> RedisStore:
         hint = NOT_READ
     if pool is None:
         raise ConfigurationError(f"not a Redis URL: {hint}")
-    return _open(pool.connection_class, pool.connection_kwargs)
+    return _address(pool.connection_class, pool.connection_kwargs)
 
 
-def open_redis_client(client: Any) -> RedisStore:
-    """The server of an existing client, on connections of our own: with its address, its
-    credentials and its TLS, without its pool, its retries and its decoding."""
+def address_of_client(client: Any) -> Address:
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
@@ -133,10 +141,10 @@ def open_redis_client(client: Any) -> RedisStore:
         raise ConfigurationError(
             "a client that asks Sentinel for its server is not understood: give the master's URL"
         )
-    return _open(pool.connection_class, pool.connection_kwargs)
+    return _address(pool.connection_class, pool.connection_kwargs)
 
 
-def _open(kind: type, said: dict[str, Any]) -> RedisStore:
+def _address(kind: type, said: dict[str, Any]) -> Address:
     address = Address(kind, dict(said))
     address.check()
-    return RedisStore(address)
+    return address
