@@ -28,8 +28,10 @@ STORES = {
     "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
     "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
 }
-# What a store does not give; that it says so when it is asked is a case of its own.
-REFUSES = {"redlock": ("semaphore", "permits", "latch", "barrier", "once_every")}
+# What a store does not give, as its capabilities say; that it refuses it is a case of its own.
+LACKS = {
+    "redlock": ("arrival order", "barrier", "latch", "once_every", "permits", "semaphore"),
+}
 
 
 def emptied(server):
@@ -61,7 +63,7 @@ def without_tables(server):
             marks=pytest.mark.xdist_group(f"{store}-{face}"),
         )
         for store, (across, _) in STORES.items()
-        for case, face in cases_for(across, REFUSES.get(store, ()))
+        for case, face in cases_for(across, LACKS.get(store, ()))
     ],
 )
 def test_conformance(store, case, face, tmp_path, request):
@@ -74,4 +76,5 @@ def test_a_store_says_how_far_it_reaches_and_what_it_refuses(store, tmp_path, re
     url = fresh_url(tmp_path, request.getfixturevalue)
     with holdfast.connect(url) as client:
         assert client.capabilities.across == across
-        assert sorted(client.capabilities.refuses) == sorted(REFUSES.get(store, ()))
+        order = () if client.capabilities.fair else ("arrival order",)
+        assert (*order, *sorted(client.capabilities.refuses)) == LACKS.get(store, ())

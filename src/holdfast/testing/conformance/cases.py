@@ -24,7 +24,7 @@ ABOUT = {
 class Case:
     """One behaviour. ``only`` is a face, ``processes`` asks for a store that reaches so far,
     ``tidy`` False says that the case leaves something behind on purpose, ``needs`` what a store may
-    refuse to give: then it is not run there."""
+    not give (see `ABOUT`, or "arrival order"): then it is not run there."""
 
     name: str
     body: Body
@@ -49,7 +49,7 @@ def case(
     return add
 
 
-def cases_for(across: str, refuses: Container[str] = ()) -> list[tuple[Case, str]]:
+def cases_for(across: str, lacks: Container[str] = ()) -> list[tuple[Case, str]]:
     """What a store that reaches so far, and gives all but these (as its capabilities say), must
     pass: (case, face)."""
     return [
@@ -57,7 +57,7 @@ def cases_for(across: str, refuses: Container[str] = ()) -> list[tuple[Case, str
         for case in CASES
         for face in WORLDS
         if case.only in ("", face) and not (case.processes and across == "process")
-        if not case.needs or case.needs not in refuses
+        if not case.needs or case.needs not in lacks
     ]
 
 

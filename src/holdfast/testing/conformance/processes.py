@@ -31,7 +31,7 @@ async def test_processes_exclude_each_other(world: World) -> None:
     assert await client.lock("a").try_acquire() is not None
 
 
-@case(processes=True)
+@case(processes=True, needs="arrival order")
 async def test_waiters_of_several_processes_are_served_in_arrival_order(world: World) -> None:
     client = world.client()
     children = [world.child() for _ in range(3)]

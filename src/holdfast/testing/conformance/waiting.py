@@ -14,7 +14,7 @@ from holdfast.testing.conformance.locks import Traffic
 from holdfast.testing.conformance.worlds import World
 
 
-@case()
+@case(needs="arrival order")
 async def test_waiters_of_several_clients_are_served_in_arrival_order(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     served: list[int] = []

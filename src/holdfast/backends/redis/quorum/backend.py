@@ -8,7 +8,7 @@ here is what the other verbs mean where there is more than one answer.
   nodes that did not answer are told again when they do.
 - **leave, inspect**: what a majority of nodes sees, put together (`looking`).
 - **transfer, shrink**: as renew.
-- **names**: all that any node of a majority knows.
+- **names**: those that a majority knows, or may, counting nodes that did not answer.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class QuorumBackend:
         return together(name, list(views.values()), self._size)
 
     async def names(self, prefix: str, budget: float) -> list[str]:
-        found: set[str] = set()
+        found: Counter[str] = Counter()
         errors: list[Reply] = []
         for node in range(self._size):
             try:
@@ -272,7 +272,7 @@ class QuorumBackend:
                 errors.append(error)
         if self._size - len(errors) < self._majority:
             raise self._asking.no_quorum(errors, self._size - len(errors))
-        return sorted(found)
+        return sorted(n for n, nodes in found.items() if nodes + len(errors) >= self._majority)
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         poll = Poll(self._size, 1)

@@ -23,7 +23,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
-from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.links import Address
 from holdfast.backends.redis.quorum.asking import Calls
 from holdfast.backends.redis.quorum.links import NodeLink, Owed, Seats, Spare
 from holdfast.backends.redis.quorum.nodes import GRACE, HANGS, Chorus, Health, Ringer
@@ -43,7 +43,7 @@ class BlockingVoters:
     suspends = False
 
     def __init__(
-        self, addresses: Sequence[Address], home: str, connected: Callable[[int, Link], None]
+        self, addresses: Sequence[Address], home: str, connected: Callable[[int, NodeLink], None]
     ) -> None:
         self.size = len(addresses)
         self.majority = majority_of(self.size)
@@ -118,6 +118,8 @@ class BlockingVoters:
             for whose, answer in link.read():
                 if whose is asker:
                     replies[node] = answer
+                elif callable(whose):
+                    whose(answer)
         except BackendError as error:
             self._lose(seats, node, error)
             if replies[node] is None:
@@ -163,9 +165,7 @@ class BlockingVoters:
     def _fill(self, seats: Seats, missing: Sequence[int], now: float, budget: float) -> None:
         for node in missing:
             health = self._health[node]
-            if self._spare[node] and self._take_spare(seats, node, now):
-                continue
-            if health.is_out(now):
+            if self._take_spare(seats, node, now) or health.is_out(now):
                 continue
             health.trying = health.is_doubtful
             seats.waiting += 1
@@ -262,7 +262,7 @@ class BlockingVoters:
         missed = any(time > since for time in self._heard_since)
         if None in self._ears.links and self._ears_mutex.acquire(blocking=False):
             try:
-                self._open_ears(clock.now(), 2 * HANGS)
+                self._open_ears(self._ear_opened, clock.now(), 2 * HANGS)
             finally:
                 self._ears_mutex.release()
             self._poke.poke()  # the keeper adopts them
@@ -272,7 +272,9 @@ class BlockingVoters:
             raise final[0]  # we may not listen: say it
         return missed
 
-    def _open_ears(self, now: float, budget: float) -> None:
+    def _open_ears(
+        self, opened: Callable[[int, NodeLink], None], now: float, budget: float
+    ) -> None:
         ears = self._ears
         if not ears.waiting:
             for node, link in enumerate(ears.links):
@@ -281,7 +283,7 @@ class BlockingVoters:
                     threading.Thread(
                         target=self._open_ear, args=(node,), name="holdfast-ear", daemon=True
                     ).start()
-        self._welcome(ears, self._ear_opened, now, budget)
+        self._welcome(ears, opened, now, budget)
 
     def _open_ear(self, node: int) -> None:
         self._connect(node, self._ears.arriving, self._subscribe)
@@ -299,6 +301,9 @@ class BlockingVoters:
         link.pushed = lambda push: delivered(push, ringer)  # type: ignore[arg-type]
         self.homes[node] = self._home
         self._heard_since[node] = clock.now()
+
+    def _ear_came_late(self, node: int, link: NodeLink) -> None:
+        self._ear_opened(node, link)
         self.bells.ring_all()  # who asked meanwhile said that nobody hears it: it asks again
 
     async def hear(self, timeout: float | None) -> None:
@@ -306,7 +311,7 @@ class BlockingVoters:
         until = None if timeout is None else clock.now() + timeout
         with self._ears_mutex:
             if self._listening and self.bells and None in self._ears.links:
-                self._open_ears(clock.now(), 0.0)
+                self._open_ears(self._ear_came_late, clock.now(), 0.0)
                 until = min(until or float("inf"), clock.now() + 1.0)
             ears = dict(self._ears.nodes)
             waiter = select.poll()

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from holdfast import forks
-from holdfast.backends.redis.links import Address, Link
+from holdfast import clock, forks
+from holdfast.backends.redis.links import Address
 from holdfast.backends.redis.quorum.asking import Asks
 from holdfast.backends.redis.quorum.backend import QuorumBackend
 from holdfast.backends.redis.quorum.blocking import BlockingVoters
+from holdfast.backends.redis.quorum.links import NodeLink, Owed
 from holdfast.backends.redis.quorum.tasks import TaskVoters
 from holdfast.backends.redis.scripts import packed
 from holdfast.backends.redis.store import (
@@ -59,12 +60,16 @@ class QuorumStore:
 
     # ---- what an operator should know ---------------------------------------------------------
 
-    def _check(self, node: int, link: Link) -> None:
-        """Once per node: could it throw locks away?"""
+    def _check(self, node: int, link: NodeLink) -> None:
+        """Once per node: could it throw locks away? The answer is looked at when it comes."""
         if node not in self._checked:
-            where = self._addresses[node].where
-            warn_of_eviction(where, link.ask(packed("INFO", "memory"), link.budget))
             self._checked.add(node)
+            where = self._addresses[node].where
+
+            def look(info: object) -> None:
+                warn_of_eviction(where, info)
+
+            link.write(packed("INFO", "memory"), Owed(look, clock.now(), None))
 
     def _check_later(self, node: int, link: TaskLink) -> None:
         if node not in self._checked:
