@@ -76,7 +76,10 @@ class ClientFace:
         namespace: str,
     ) -> None:
         self.store = store
-        self.lease = _fitting(backend.capabilities, checked_lease(lease))
+        self.lease = checked_lease(lease)
+        if self.lease == DEFAULT_LEASE:  # nobody asked for it
+            self.lease = min(self.lease, backend.capabilities.longest_lease)
+        _fitting(backend.capabilities, self.lease)
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
@@ -216,7 +219,7 @@ class ClientFace:
 
 
 def _fitting(capabilities: Capabilities, lease: float) -> float:
-    """Some stores refuse a lease that is too long, but for the default, which nobody asked for."""
+    """Some stores refuse a lease that is too long."""
     longest = capabilities.longest_lease
     if lease > longest:
         raise Unsupported(

@@ -155,7 +155,7 @@ async def test_a_writer_gets_its_turn_in_a_stream_of_readers_that_never_ends(
         await reader.join(30)
 
 
-@case()
+@case(needs="arrival order")
 async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
     world: World,
 ) -> None:

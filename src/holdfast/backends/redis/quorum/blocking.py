@@ -198,7 +198,7 @@ class BlockingVoters:
     ) -> None:
         """Take the connections that others made for us. A majority is waited for, and the rest for
         as long again."""
-        until, patient = now + budget / 2, True
+        until, patient = now + budget * 0.8, True
         while seats.waiting:
             have = sum(link is not None for link in seats.links)
             since = clock.now()
@@ -380,8 +380,8 @@ class BlockingVoters:
                     links[descriptor].close()
 
     def _forget(self) -> None:
-        for spare in self._spare:
-            spare.clear()
+        # A new list: what this thread sat on goes to the old one, and with it.
+        self._spare = [deque(maxlen=MOST_SPARE) for _ in self._addresses]
         self._listening = False
         self._local = threading.local()
         self._ears = Seats(self.size)

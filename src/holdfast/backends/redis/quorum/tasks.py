@@ -150,7 +150,7 @@ class TaskVoters:
                 making.add(task)
         while making:
             have = sum(self._is_connected(node, loop) for node in range(self.size))
-            limit = began + budget / 2 - loop.time()
+            limit = began + budget * 0.8 - loop.time()
             if have >= self.majority:
                 expected = any(
                     not self._is_connected(node, loop) and not self._health[node].is_doubtful
