@@ -23,7 +23,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    asyncmy coverage editables filelock hatchling hiredis hypothesis kazoo lupa mypy \
-	    "psycopg[binary]" PyMySQL pytest pytest-timeout pytest-xdist python-redis-lock redis ruff
+	    pottery "psycopg[binary]" PyMySQL pytest pytest-timeout pytest-xdist python-redis-lock \
+	    redis redlock-py ruff
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 

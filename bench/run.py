@@ -22,6 +22,7 @@ from sections._line import Line, number, table
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "primitives",
+    "redlock",
     "zookeeper", "zookeeper_crowd", "sql",
 )  # fmt: skip
 

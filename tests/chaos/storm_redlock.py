@@ -42,8 +42,8 @@ class RedlockStorm(Storm):
         self.restart_empty(2, "two empty restarts")
 
     def restart_empty(self, number: int, kind: str) -> None:
-        """While somebody holds each name. It is lost to nobody, since a majority knows it; and those
-        that forgot it must not help another to a majority."""
+        """While somebody holds each name. It is lost to nobody, since a majority knows it; and
+        those that forgot it must not help another to a majority."""
         caught = self.catch(list(LEASES))
         for node in self.random.sample(self.servers.nodes, number):
             node.restart(keep_data=False)

@@ -1,5 +1,5 @@
-"""What a quorum of real servers survives: nodes that are away, hang, or come back empty; and what it
-leaves behind at each of them: nothing."""
+"""What a quorum of real servers survives: nodes that are away, hang, or come back empty; and what
+it leaves behind at each of them: nothing."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Model:
         granted = (*state.granted, fence)
         return self._with(state._replace(granted=granted), number, held), violation
 
-    # ---- the nodes ---------------------------------------------------------------------------------
+    # ---- the nodes -------------------------------------------------------------------------------
 
     def _arrives(self, state: State, message: Message) -> tuple[Any, Any]:
         fence = state.claimers[message.claimer].fence if message.phase == "settle" else 0
@@ -226,7 +226,8 @@ class Model:
 
     def _kept(self, node: int) -> Any:
         """Hashes and strings; nobody waits in this model."""
-        redis, kept = self._redis[node], []
+        redis = self._redis[node]
+        kept: list[Any] = []
         for key in (MARK.encode(), b"hf:{sim:a}"):
             kind: Any = redis.call("TYPE", key)
             if kind in ("string", b"string"):

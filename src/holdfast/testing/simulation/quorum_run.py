@@ -3,7 +3,8 @@
 The witness asks nothing of the store's law. It sits at the clients: whoever is granted something
 must find nobody else who believes in what excludes it (P1, P2), its fence is unique, and above
 every fence that was granted before it asked (P3); whoever was told "released" is not held by a
-majority of nodes (P5); and when trouble is over everybody is served, and no node keeps anything (P4).
+majority of nodes (P5); and when trouble is over everybody is served, and no node keeps anything
+(P4).
 
 Of the nodes any number may forget everything, but not all within one longest lease: then there is
 nothing left that could protect but the fence.
@@ -162,12 +163,15 @@ class QuorumScenario:
                 world.at(dice.uniform(1, TROUBLE - 5), self.cut, node)
         for _ in range(dice.choice((0, 1, 4))):
             world.at(dice.uniform(0, TROUBLE), world.cancel, dice.choice(self.workers))
-        # One after the other, so that never all of them have forgotten.
         time = dice.uniform(2, 6)
         while time < TROUBLE - 6:
             server = dice.choice(self.servers)
             world.at(time, self.away, server, dice.choice((0.05, 0.5, 2.0)), dice.random() < 0.5)
             time += dice.uniform(0.5, 2 * LONGEST)
+        if dice.random() < 0.4:  # a majority forgets at nearly the same time
+            time = dice.uniform(5, TROUBLE / 2)
+            for server in dice.sample(self.servers, len(self.servers) // 2 + 1):
+                world.at(time + dice.uniform(0, 0.3), self.away, server, 0.05, True)
 
     def pause(self, node: Node) -> None:
         node.paused_until = self.world.time + self.lease * self.dice.choice((0.3, 1.1, 3.0))
