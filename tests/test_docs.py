@@ -12,11 +12,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORES = ("memory", "sqlite", "redis", "zookeeper", "postgresql", "mysql")
+STORES = ("memory", "sqlite", "redis", "redlock", "zookeeper", "postgresql", "mysql")
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
+    "redlock://a:6379,b:6379,c:6379": ("redlock_servers", lambda servers: servers.url),
+    '"redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"': (
+        "redlock_servers",
+        lambda servers: ", ".join(repr(node.url) for node in servers.nodes),
+    ),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
     "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
