@@ -22,9 +22,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	    { echo "install python3-venv first (as root: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    asyncmy coverage editables filelock hatchling hiredis hypothesis kazoo lupa mypy \
-	    pottery "psycopg[binary]" PyMySQL pytest pytest-timeout pytest-xdist python-redis-lock \
-	    redis redlock-py ruff
+	    asyncmy coverage editables filelock greenlet hatchling hiredis hypothesis kazoo lupa mypy \
+	    opentelemetry-sdk pottery prometheus-client "psycopg[binary]" PyMySQL pyte pytest \
+	    pytest-timeout pytest-xdist python-redis-lock redis redlock-py ruff \
+	    SQLAlchemy
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 

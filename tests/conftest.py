@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
     from servers.pgbouncer_server import PgBouncerServer
     from servers.postgres_server import PostgresServer
+    from servers.redis_cluster import RedisCluster
+    from servers.redis_sentinel import RedisSentinels
     from servers.redis_server import RedisServer
     from servers.redlock_servers import RedlockServers
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
@@ -65,6 +67,17 @@ def redlock_servers() -> Iterator[RedlockServers]:
         yield servers
 
 
+@pytest.fixture(scope="session")
+def redis_sentinels() -> Iterator[RedisSentinels]:
+    """Three Redis and three Sentinels for all tests: use names of your own, and leave them as they
+    are."""
+    need("redis-server", driver="redis")
+    from servers.redis_sentinel import RedisSentinels
+
+    with RedisSentinels() as servers:
+        yield servers
+
+
 @pytest.fixture
 def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
     """Start so many Redis of the test's own, that vote; stopped after it. Its words are those of
@@ -81,6 +94,51 @@ def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
     yield new_redlock
     for group in groups:
         group.stop()
+
+
+@pytest.fixture
+def new_sentinels() -> Iterator[Callable[..., RedisSentinels]]:
+    """The same of the test's own, with the words of `RedisSentinels`; stopped after it."""
+    need("redis-server", driver="redis")
+    from servers.redis_sentinel import RedisSentinels
+
+    made: list[RedisSentinels] = []
+
+    def new_sentinels(**options: Any) -> RedisSentinels:
+        made.append(RedisSentinels(**options))
+        return made[-1].start()
+
+    yield new_sentinels
+    for servers in made:
+        servers.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """One Redis Cluster for all tests: use names of your own, and leave it as it was."""
+    need("redis-server", driver="redis")
+    from servers.redis_cluster import RedisCluster
+
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
+    """Start a Redis Cluster of the module's own, with the words of `RedisCluster`; stopped after
+    it. ``extra`` are arguments of redis-server."""
+    need("redis-server", "openssl", driver="redis")
+    from servers.redis_cluster import RedisCluster
+
+    clusters: list[RedisCluster] = []
+
+    def new_redis_cluster(*words: int, extra: Sequence[str] = (), **options: Any) -> RedisCluster:
+        clusters.append(RedisCluster(*words, **options))
+        return clusters[-1].start(*extra)
+
+    yield new_redis_cluster
+    for cluster in clusters:
+        cluster.stop()
 
 
 @pytest.fixture(scope="session")

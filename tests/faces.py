@@ -2,6 +2,7 @@
 
 `Threads` and `Tasks` take the same functions: ``agent.do(lambda client: client.inspect("a"))``
 blocks until it is done, in this thread or in a task of a loop that runs in a thread of its own.
+`fixtures` are what a store's tests make them with.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
+
+import pytest
 
 import holdfast
 from holdfast import aio
@@ -86,6 +90,45 @@ class Tasks:
 
 Agent = Threads | Tasks
 FACES: dict[str, type[Threads] | type[Tasks]] = {"blocking": Threads, "asyncio": Tasks}
+
+
+def _plain(colour: str, where: Any, **terms: Any) -> Agent:
+    return FACES[colour](where, **terms)
+
+
+def fixtures(make: Callable[..., Agent] = _plain) -> tuple[Any, Any, Any, Any]:
+    """For a store's conftest: ``agents, agent, colour, name = fixtures()``. What makes an agent of
+    a colour may be the store's own."""
+
+    @pytest.fixture
+    def agents() -> Iterator[Callable[..., Agent]]:
+        """Make a client of a colour; closed with the test."""
+        made: list[Agent] = []
+
+        def agents(colour: str, where: Any, **terms: Any) -> Agent:
+            agent = make(colour, where, **terms)
+            made.append(agent)
+            return agent
+
+        yield agents
+        for agent in made:
+            agent.close()
+
+    @pytest.fixture
+    def agent(colour: str, agents: Callable[..., Agent]) -> Callable[..., Agent]:
+        """Make a client of the test's colour."""
+        return lambda where, **terms: agents(colour, where, **terms)
+
+    @pytest.fixture(params=list(FACES))
+    def colour(request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def name() -> str:
+        """A name that no other test uses: most of them share one server."""
+        return f"name-{uuid.uuid4().hex[:12]}"
+
+    return agents, agent, colour, name
 
 
 def until(so: Callable[[], Any], patience: float = PATIENCE) -> Any:

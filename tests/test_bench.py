@@ -60,7 +60,7 @@ SERVERS = {
         "50 wait: Jain",
         "requests per hand-over, 50 wait against 10",
         "two inside at once",
-        "50 wait in 4 processes, idle: requests",
+        "50 wait in a process, idle: requests",
     ],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }

@@ -21,6 +21,12 @@ STORES = {
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
     "redlock": ("network", lambda _, server: founded(emptied(server("redlock_servers"))).url),
+    # With replicas counted, so that one run covers both.
+    "sentinel": (
+        "network",
+        lambda _, server: f"{emptied(server('redis_sentinels')).url}?replicas=1",
+    ),
+    "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
     "zookeeper": (
         "network",
         lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",

@@ -258,6 +258,7 @@ def test_who_is_in_the_way_is_said_in_one_line():
     free = Snapshot("n", 1, (), (waiter,), 0.0)
     assert describe(free).startswith("it has just become free, 1 waits for it")
     assert [ago(3.21), ago(185), ago(7300)] == ["3.2 s", "3 min 5 s", "2 h 1 min"]
+    assert ago(180000) == "2 d 2 h"
 
 
 def test_everything_public_has_a_docstring():
@@ -330,3 +331,43 @@ def test_closing_is_bounded_by_its_time_not_by_how_much_is_held(
     assert [record.getMessage() for record in caplog.records] == [
         "holdfast: release of 50 unknown, their leases end them: away"
     ]
+
+
+def test_a_hold_whose_release_was_not_answered_is_uncertain_until_it_is(holdfast_client):
+    hold = holdfast_client.lock("a").acquire()
+    answers = scripted(holdfast_client, "release", BackendError("away", transient=False), True)
+    with pytest.raises(BackendError, match="unknown"):
+        hold.release()
+    assert not hold.is_held and not hold.is_certain
+    hold.release()
+    assert hold.is_certain and not answers
+
+
+def test_a_doubt_that_is_younger_than_the_question_stays(holdfast_client, holdfast_clock):
+    """An answer to what was asked before the connection was lost says nothing about now."""
+    hold = holdfast_client.lock("a").acquire()
+    renew = holdfast_client.core.backend.renew
+    doubts = [holdfast_client.core.keeper.doubt]
+
+    async def overtaken(*said):
+        answer = await renew(*said)
+        holdfast_clock._now += 0.1
+        if doubts:
+            doubts.pop()()
+        return answer
+
+    holdfast_client.core.backend.renew = overtaken
+    holdfast_clock.advance(10)
+    assert hold.is_held and not hold.is_certain
+    holdfast_clock.advance(10)
+    assert hold.is_held and hold.is_certain
+    hold.release()
+
+
+def test_what_our_own_clock_ended_is_certain(holdfast_client, holdfast_clock):
+    hold = holdfast_client.lock("a").acquire()
+    scripted(holdfast_client, "renew", *[BackendError("away")] * 1000)
+    holdfast_clock.advance(20)
+    assert hold.is_held and not hold.is_certain
+    holdfast_clock.advance(10)
+    assert hold.lost and hold.is_certain

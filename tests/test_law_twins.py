@@ -153,7 +153,7 @@ class DirectTransport:
 
     def poke(self) -> None: ...
 
-    def distrust(self) -> None:
+    def distrust(self, why: str) -> None:
         raise AssertionError("the small Redis answered nonsense")
 
     def close(self) -> None: ...

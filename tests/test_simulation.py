@@ -18,6 +18,8 @@ from holdfast.testing.simulation.bugs import BUGS
 from holdfast.testing.simulation.cast import KINDS, cast_of
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
 from holdfast.testing.simulation.redis import RedisServer
+from holdfast.testing.simulation.replica_bugs import REPLICA_BUGS
+from holdfast.testing.simulation.replicas import Forgetful, Replicated
 from holdfast.testing.simulation.scenario import run_seed
 
 
@@ -57,7 +59,27 @@ def test_the_lua_of_redis_keeps_them_too():
     assert main(["--store", "redis", "--seeds", "2"]) == 0
 
 
-@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS])
+def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
+    happened: Counter[str] = Counter()
+    for seed in [seed for seed in range(1, 61) if Replicated.has(cast_of(seed))]:
+        report = run_seed(seed, Replicated)
+        assert report.violations == [], f"seed {seed}"
+        happened += report.counts
+    assert happened["failed over"] > 60 and happened["not replicated"] > 60
+    assert main(["--store", "replicas", "--seeds", "2"]) == 0
+
+
+def test_fences_grow_through_a_failover_that_forgets():
+    lost = 0
+    for seed in [seed for seed in range(1, 61) if Forgetful.has(cast_of(seed))]:
+        report = run_seed(seed, Forgetful)
+        assert report.violations == [], f"seed {seed}"
+        lost += report.lost
+    assert lost > 20
+    assert main(["--store", "forgetful", "--seeds", "2"]) == 0
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS, *REPLICA_BUGS])
 def test_a_planted_bug_is_found(bug):
     """In a process of its own, which is not measured: some need a thousand seeds."""
     command = [sys.executable, "-m", "holdfast.testing.simulate", "--bug", bug, "--seeds", "5000"]

@@ -115,7 +115,7 @@ def _free_port() -> int:
 
 # ---- a bare socket ------------------------------------------------------------------------------
 
-CREATE, DELETE, EXISTS = 1, 2, 3
+CREATE, DELETE, EXISTS, CLOSE = 1, 2, 3, -11
 EPHEMERAL = 1
 EVENT = -1  # the number of an answer that nobody asked for: a watch was triggered
 ANYBODY = struct.pack(">ii", 1, 31) + b"\0\0\0\5world" + b"\0\0\0\6anyone"
@@ -162,6 +162,9 @@ class Bare:
         return data
 
     def close(self) -> None:
+        """And the session with it: whoever watches a node of ours must not wait for its end."""
+        self.socket.sendall(_framed(struct.pack(">ii", 1, CLOSE)))
+        self.receive()
         self.socket.close()
 
 

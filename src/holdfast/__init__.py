@@ -17,6 +17,7 @@ from holdfast.errors import (
     NotReplicated,
     QuorumError,
     StaleFence,
+    StaleSnapshot,
     Unsupported,
     WouldDeadlock,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "Semaphore",
     "Snapshot",
     "StaleFence",
+    "StaleSnapshot",
     "Statistics",
     "Unsupported",
     "Waiter",

@@ -20,7 +20,7 @@ OnBusy = Literal["raise", "skip"]
 Kind = Literal["lock", "read", "write"]
 F = TypeVar("F", bound=Callable[..., Any])
 GENERATES = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost")
+KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost", "warn_after")
 
 
 class Locking(Protocol):
@@ -46,6 +46,13 @@ def is_async(function: Any) -> bool:
 
 def _called(function: Any) -> tuple[Any, Any]:
     return function, type(function).__call__
+
+
+def template_of(key: Key, function: Any, prefix: str | None) -> str:
+    """What all names of a decorated function have in common: the expression; of a key that is a
+    function, the name of what is decorated."""
+    text = key if isinstance(key, str) else getattr(function, "__qualname__", "a callable")
+    return f"{prefix}:{text}" if prefix else text
 
 
 def locked_by(
@@ -76,15 +83,16 @@ def locked_by(
     def decorate(function: F) -> F:
         check_function(function, "locked('name')")
         name_of = compile_key(key, function, prefix=prefix)
+        template = template_of(key, function, prefix)
 
         def lock_for(colour: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             face, name = client().twin(colour), name_of(args, kwargs)
             if semaphore is not None:
-                return face.semaphore(name, semaphore, **terms)
+                return face._made_of(template, face.semaphore(name, semaphore, **terms))
             if kind == "lock":
-                return face.lock(name, **terms)
+                return face._made_of(template, face.lock(name, **terms))
             both = face.rwlock(name, **terms)
-            return both.read() if kind == "read" else both.write()
+            return face._made_of(template, both.read() if kind == "read" else both.write())
 
         if is_async(function):
 

@@ -73,7 +73,14 @@ class NotHeld(HoldfastError, RuntimeError):
 
 
 class WouldDeadlock(HoldfastError, RuntimeError):
-    """Who asks holds what it would have to wait for: it would wait for itself, for ever."""
+    """Who asks holds what it would have to wait for: it would wait for itself, for ever. Or two
+    transactions wait for each other, and the database has chosen this one to give way."""
+
+
+class StaleSnapshot(HoldfastError):
+    """The transaction got the lock, but would go on to see data as they were before another holder
+    changed them: it had read something before it asked. The lock was not given. Roll back, and take
+    the lock first, or use READ COMMITTED."""
 
 
 class BackendError(HoldfastError, ConnectionError):
@@ -88,7 +95,16 @@ class BackendError(HoldfastError, ConnectionError):
 
 
 class NotReplicated(HoldfastError):
-    """Too few replicas acknowledged the claim; it was undone."""
+    """Too few replicas acknowledged the claim in time; it was undone, and nothing is held.
+
+    ``acknowledged`` of ``wanted`` did. To ask again may help: when replicas are back.
+    """
+
+    def __init__(self, message: str, *, name: str, acknowledged: int, wanted: int):
+        super().__init__(message)
+        self.name = name
+        self.acknowledged = acknowledged
+        self.wanted = wanted
 
 
 class QuorumError(BackendError):

@@ -185,6 +185,7 @@ _CHECKS: dict[str, Callable[[object], object]] = {
     "fair": lambda value: checked_switch("fair", value),
     "owner": checked_owner,
     "label": checked_label,
+    "warn_after": lambda value: checked_lease(value, what="warn_after"),
 }
 
 

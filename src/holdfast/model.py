@@ -175,6 +175,8 @@ class Capabilities:
     # "ask": it is rung, and asks.
     wakes: str = "push"
     survives_restart: bool = False
+    # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: nobody waits.
+    replicas: int | str = 0
     frees_dead_process: bool = False  # at once, not only when the lease ends
     # A hold cannot be believed in for longer than this after the store last heard of us, whatever
     # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
@@ -182,6 +184,8 @@ class Capabilities:
     longest_lease: float = float("inf")  # a longer one is refused
     # What is refused when it is made ("semaphore", "permits", "latch", "barrier"), and why.
     refuses: Mapping[str, str] = field(default_factory=dict)
+    # `client.transaction_lock`: held by an open transaction of the user's.
+    transaction_locks: bool = False
     # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
     layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 

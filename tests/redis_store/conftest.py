@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from both_redises import Both
-from redis_ends import FACES, Agent
 
+from faces import fixtures
 from holdfast.testing.faults import FaultProxy
 
-
-@pytest.fixture
-def agents() -> Iterator[Callable[..., Agent]]:
-    """Make a client of a colour; closed with the test."""
-    made: list[Agent] = []
-
-    def agents(colour: str, where: Any, **terms: Any) -> Agent:
-        agent = FACES[colour](where, **terms)
-        made.append(agent)
-        return agent
-
-    yield agents
-    for agent in made:
-        agent.close()
-
-
-@pytest.fixture(params=["blocking", "asyncio"])
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def agent(colour: str, agents: Callable[..., Agent]) -> Callable[..., Agent]:
-    """Make a client of the test's colour."""
-    return lambda where, **terms: agents(colour, where, **terms)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses: most of them share one server."""
-    return f"name-{uuid.uuid4().hex[:12]}"
+agents, agent, colour, name = fixtures()
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import hiredis
 from faces import FACES, PATIENCE, Agent, Tasks, Threads, took, until
 
 __all__ = [
-    "FACES", "PATIENCE", "Agent", "FakeServer", "Tasks", "Threads", "connections", "took", "until",
+    "FACES", "PATIENCE", "Agent", "FakeSentinel", "FakeServer", "Tasks", "Threads", "connections",
+    "took", "until",
 ]  # fmt: skip
 
 
@@ -89,3 +90,30 @@ class FakeServer:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # gone already
+
+
+class FakeSentinel(FakeServer):
+    """A sentinel that tells of whatever ``place`` it is given, as of ``epoch``."""
+
+    def __init__(self, place: int, *, epoch: int = 1, others: tuple[int, ...] = ()) -> None:
+        super().__init__(b"")
+        self.place, self.epoch, self.others = place, epoch, others
+
+    def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
+        if command[0] != b"SENTINEL":
+            return super()._answer(end, command)
+        self.commands.append(command)
+        if command[1] == b"GET-MASTER-ADDR-BY-NAME":
+            end.sendall(_array("127.0.0.1", str(self.place)))
+        elif command[1] == b"MASTER":
+            end.sendall(_array("config-epoch", str(self.epoch), "num-slaves", "2"))
+        else:
+            known = [_array("ip", "127.0.0.1", "port", str(port)) for port in self.others]
+            end.sendall(b"*%d\r\n" % len(known) + b"".join(known))
+        return True
+
+
+def _array(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in words
+    )

@@ -119,7 +119,7 @@ def test_a_clients_password_tls_and_socket_are_taken_over(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Sentinel([("127.0.0.1", 1)]).master_for("mymaster"),
+        lambda: Sentinel([("127.0.0.1", 1)]).slave_for("mymaster"),
         lambda: redis.Redis().lock("a"),
         lambda: redis.ConnectionPool(),
         lambda: object(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from servers.certificates import make_certificates
 from servers.own_server import PATIENCE, OwnServer
 
 
@@ -125,36 +125,3 @@ class RedisServer(OwnServer):
 
 def _once() -> dict[str, Any]:
     return {"retry": Retry(NoBackoff(), 0), "socket_timeout": PATIENCE}
-
-
-CERTIFICATES = """
-[req]
-distinguished_name = name
-prompt = no
-[name]
-CN = holdfast tests
-[ca]
-basicConstraints = critical, CA:TRUE
-keyUsage = critical, keyCertSign, cRLSign
-subjectKeyIdentifier = hash
-[server]
-basicConstraints = critical, CA:FALSE
-keyUsage = critical, digitalSignature
-extendedKeyUsage = serverAuth
-subjectKeyIdentifier = hash
-authorityKeyIdentifier = keyid
-subjectAltName = IP:127.0.0.1, DNS:localhost
-"""
-
-
-def make_certificates(folder: Path) -> None:
-    """ca.pem, and server.pem with server.key that it signed for 127.0.0.1 and localhost."""
-    (folder / "openssl.cnf").write_text(CERTIFICATES)
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -config openssl.cnf"
-    for command in (
-        f"req -x509 {key} -extensions ca -days 2 -keyout ca.key -out ca.pem",
-        f"req -new {key} -keyout server.key -out server.csr",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-        " -extfile openssl.cnf -extensions server -out server.pem",
-    ):
-        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)

@@ -18,6 +18,7 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 
 from servers import own_server
+from servers.certificates import make_certificates
 from servers.own_server import ATTEMPTS, PATIENCE, OwnServer
 from servers.programs import program
 
@@ -34,6 +35,8 @@ SETTINGS: dict[str, object] = {
     "initLimit": 50,
     "syncLimit": 10,
 }
+# What TLS needs besides; Debian's zookeeper.jar names the others itself.
+TLS_JARS = ("netty-codec.jar", "netty-resolver.jar", "netty-transport-native-unix-common.jar")
 JAVA = [
     "-Xmx64m",
     "-XX:+UseSerialGC",
@@ -47,12 +50,16 @@ JAVA = [
 
 
 class ZooKeeperServer(OwnServer):
-    """Not running until `start`. `settings` are lines of zoo.cfg; a dot in a name is ``__``."""
+    """Not running until `start`. `settings` are lines of zoo.cfg; a dot in a name is ``__``.
+    ``tls`` adds a port where it is spoken, to all (``"none"``) or who shows a certificate
+    (``"need"``); the certificates are in its folder."""
 
     PROGRAM = "java"
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, *, tls: str = "", **settings: object) -> None:
         super().__init__()
+        self.tls = tls
+        self.tls_port = 0
         self.settings = SETTINGS | {key.replace("__", "."): v for key, v in settings.items()}
 
     # -- Talking to it -------------------------------------------------------------------------
@@ -65,6 +72,10 @@ class ZooKeeperServer(OwnServer):
     def host(self) -> str:
         """As kazoo wants it: ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"zookeeper+tls://127.0.0.1:{self.tls_port}"
 
     def client(self, **options: Any) -> KazooClient:
         """A plain client for preparing and asserting, connected. Stop and close it."""
@@ -93,17 +104,32 @@ class ZooKeeperServer(OwnServer):
 
     def _furnish(self, folder: Path) -> None:
         (folder / "data").mkdir()
+        if self.tls:
+            make_certificates(folder)
+            pair = (folder / "server.key").read_text() + (folder / "server.pem").read_text()
+            (folder / "pair.pem").write_text(pair)
 
     def _arguments(self, port: int) -> list[str]:
         self._told_port = port
-        jars = [program(jar) for jar in JARS]
-        assert all(jars), f"not all of {', '.join(JARS)}: tests/servers/ensure installs them"
+        names = (*JARS, *TLS_JARS) if self.tls else JARS
+        jars = [program(jar) for jar in names]
+        assert all(jars), f"not all of {', '.join(names)}: tests/servers/ensure installs them"
         settings = self.settings | {
             "clientPort": port,
             "clientPortAddress": "127.0.0.1",
             "dataDir": f"{self.folder}/data",
             "dataLogDir": f"{self.folder}/data",
         }
+        if self.tls:
+            self.tls_port = own_server._free_port()
+            settings |= {
+                "secureClientPort": self.tls_port,
+                "secureClientPortAddress": "127.0.0.1",
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "ssl.keyStore.location": f"{self.folder}/pair.pem",
+                "ssl.trustStore.location": f"{self.folder}/ca.pem",
+                "ssl.clientAuth": self.tls,
+            }
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         (self.folder / "zoo.cfg").write_text("".join(lines))
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

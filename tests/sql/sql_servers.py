@@ -8,6 +8,7 @@ from holdfast.backends import open_store
 from holdfast.runtime.blocking import ThreadSignal
 
 KINDS = ("postgres", "mariadb")
+TABLES = ("holdfast_names", "holdfast_rows", "holdfast_transactions")
 NOW = {"postgres": "clock_timestamp()", "mariadb": "UTC_TIMESTAMP(6)"}
 
 
@@ -38,7 +39,7 @@ class Database:
         return f"{self.now} - INTERVAL {unit}"
 
     def drop_tables(self) -> None:
-        for table in ("holdfast_names", "holdfast_rows"):
+        for table in TABLES:
             self.call(f"DROP TABLE IF EXISTS {table}")
 
     def sessions(self) -> list[int]:

@@ -4,14 +4,13 @@ one."""
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from zookeeper_ends import SESSION, Networks, with_session
 
-from faces import FACES, Agent
+from faces import FACES, Agent, fixtures
 from holdfast.testing.faults import FaultProxy
 
 
@@ -21,36 +20,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "kazoo")
 
 
-@pytest.fixture
-def agents() -> Iterator[Callable[..., Agent]]:
-    """Make a client of a colour, with a short session; closed with the test."""
-    made: list[Agent] = []
-
-    def agents(colour: str, url: str, session: float = SESSION, **terms: Any) -> Agent:
-        agent = FACES[colour](with_session(url, session), **{"lease": session} | terms)
-        made.append(agent)
-        return agent
-
-    yield agents
-    for agent in made:
-        agent.close()
+def _make(colour: str, url: str, session: float = SESSION, **terms: Any) -> Agent:
+    """With a short session."""
+    return FACES[colour](with_session(url, session), **{"lease": session} | terms)
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def agent(colour: str, agents: Callable[..., Agent]) -> Callable[..., Agent]:
-    """Make a client of the test's colour."""
-    return lambda url, **terms: agents(colour, url, **terms)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses: most of them share one server."""
-    return f"name-{uuid.uuid4().hex[:12]}"
+agents, agent, colour, name = fixtures(_make)
 
 
 @pytest.fixture

@@ -127,7 +127,8 @@ def when_reached(agent: Any, call: Any) -> Any:
 def test_without_a_majority_belief_ends_on_time_and_nobody_gets_it(
     agent: Make, three: Any, name: str
 ) -> None:
-    mine, other = agent(three.url), agent(three.url)
+    # Its lease is longer: what ends is the session.
+    mine, other = agent(three.url, lease=30), agent(three.url)
     told: list[float] = []
     hold = mine.do(
         lambda client: client.lock(name, on_lost=lambda h: told.append(time.monotonic())).acquire()

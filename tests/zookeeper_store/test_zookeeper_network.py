@@ -91,6 +91,23 @@ def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_place(
     assert not nodes(zookeeper_server, name)
 
 
+def test_while_the_connection_is_lost_a_hold_is_believed_in_and_is_not_certain(
+    agent: Make, network: Any, far: str, name: str
+) -> None:
+    """SUSPENDED is said at once, not when the next renewal fails (after 2.5 s here)."""
+    mine = agent(far, session=10, lease=30)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    assert hold.is_held and hold.is_certain
+    network.refuse()
+    network.reset()
+    until(lambda: not hold.is_certain, 2.0)
+    assert hold.is_held and 0 < hold.remaining() < 10 and "unconfirmed" in repr(hold)
+    network.accept()
+    until(lambda: hold.is_certain)
+    assert hold.is_held and mine.client.statistics().lost == 0
+    mine.do(lambda client: hold.release())
+
+
 # ---- longer than the session --------------------------------------------------------------------
 
 
@@ -125,11 +142,12 @@ def test_who_is_cut_off_believes_no_more_before_another_gets_it(
     later, got = waits.result(PATIENCE)
     assert belief.last < got, "two believe"
     assert not hold.is_held and later.fence > hold.fence
-    # P4, from the fault: the session may have been renewed just then. If only the answers are lost
-    # it is heard of until it finds out, and tries in vain to go on with it.
-    longest = 1.25 * SESSION if fault != "down" else 2.5 * SESSION
+    # P4, from the fault: the session may have been renewed just then. If only the answers are lost,
+    # the server hears of it until it finds that it hears nothing, after a third of the session.
+    longest = (1.25 if fault != "down" else 4 / 3) * SESSION
     assert got - began < longest + 2 * TICK
     until(lambda: told)
+    assert told[0] - belief.last < 1.0, "told late: it waited for an answer"
     {"freeze": network.thaw, "refuse": network.accept}.get(fault, network.heal)()
     time.sleep(0.5)  # what was withheld arrives
     assert hold.lost and len(told) == 1, "told once"

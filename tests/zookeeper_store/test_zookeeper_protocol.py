@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -73,10 +74,12 @@ def lose_answer(session, kind, times=1):
         ]
         batch = Batch(session, unheard, done)
         batch.error = Unreachable("the answer was lost")
-        for number, request in enumerate(unheard):
+        for request in unheard:
             if isinstance(request, Create) and request.maker:
                 request.maker.sent()
-            session._client._call(session._packed(request), _Slot(batch, number))
+        packed = [session._packed(request) for request in unheard]
+        slots = [_Slot(batch, number) for number in range(len(unheard))]
+        assert session._client._connection.ask(packed, slots)
         return batch
 
     session.send = send
@@ -297,3 +300,31 @@ def expire(here):
     thief.start(SOON)
     thief.stop()
     thief.close()
+
+
+def test_a_hand_over_wakes_one_and_costs_a_delete_and_a_list(here, zookeeper_server):
+    """However many wait: each watches the one before it, and nobody else."""
+    waiters, hand_overs = 8, 5
+    hold = here.client.lock("a").acquire()
+    with (
+        holdfast.connect(here.url) as other,
+        ThreadPoolExecutor(waiters) as crowd,
+    ):
+        got = queue.Queue()
+        for count in range(1, waiters + 1):
+            crowd.submit(lambda: got.put(other.lock("a", timeout=SOON, owner=object()).acquire()))
+            while len(here.nodes("a")) <= count or other.statistics().waiting < count:
+                time.sleep(0.01)
+        time.sleep(0.1)  # the last of them watches by now
+        before = int(zookeeper_server.counters()["packets_received"])
+        for _ in range(hand_overs):
+            hold.release()
+            hold = got.get(timeout=SOON)
+        time.sleep(0.1)  # who else was woken has asked by now
+        asked = int(zookeeper_server.counters()["packets_received"]) - before
+        for _ in range(hand_overs, waiters):
+            hold.release()
+            hold = got.get(timeout=SOON)
+        hold.release()
+    # Beside them: our own question, and a few signs of life.
+    assert 2 * hand_overs <= asked <= 2 * hand_overs + 6

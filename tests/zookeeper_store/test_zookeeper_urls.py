@@ -22,6 +22,19 @@ def test_a_url_names_hosts_chroot_user_and_options():
     assert seen.where == "zookeeper://h1:2181,[::1]:2182/a/b", "a password is shown"
 
 
+def test_tls_is_on_by_its_own_scheme_and_checks_everything():
+    seen = address("zookeeper+tls://me:word@h1:2281")
+    assert seen.where == "zookeeper+tls://h1:2281"
+    assert seen.said == {
+        "auth_data": [("digest", "me:word")],
+        "use_ssl": True,
+        "ca": None,
+        "certfile": None,
+        "keyfile": None,
+        "check_hostname": True,
+    }
+
+
 def test_a_url_needs_no_more_than_a_host():
     seen = address("zookeeper://localhost")
     assert (seen.hosts, seen.chroot, seen.timeout, seen.said) == ("localhost", "", 10.0, {})
@@ -46,6 +59,13 @@ def test_a_url_needs_no_more_than_a_host():
         ("zookeeper://h1?acl=mine", "acl='mine'"),
         ("zookeeper://h1?acl=creator", "needs a user"),
         ("zookeper://h1", "did you mean zookeeper"),
+        ("zookeeper://h1?ssl_ca=/ca.pem", "it is for zookeeper+tls://"),
+        ("zookeeper+tls://h1?ssl_cat=/ca.pem", "did you mean ssl_ca=?"),
+        ("zookeeper+tls://h1?ssl_ca=/no/such.pem", "ssl_ca='/no/such.pem'"),
+        ("zookeeper+tls://h1?ssl_cert=/no/such.pem", "cannot be used as certificates"),
+        ("zookeeper+tls://h1?ssl_key=/a.key", "give ssl_cert="),
+        ("zookeeper+tls://h1?ssl_check_hostname=no", "ssl_check_hostname='no'"),
+        ("zookeeper+ssl://h1", "did you mean zookeeper+tls"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(url, words):

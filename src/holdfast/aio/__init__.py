@@ -4,7 +4,8 @@
 `HoldLost`; ``on_lost="flag"`` opts out.
 """
 
-from holdfast.aio.client import Client, connect, default_client, lock, locked
+from holdfast.aio.client import Client
+from holdfast.aio.door import connect, default_client, lock, locked
 from holdfast.aio.election import Election, Leadership
 from holdfast.aio.gates import Barrier, Latch
 from holdfast.aio.hold import Hold

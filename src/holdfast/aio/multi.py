@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Never, Self
 
 from holdfast.aio.hold import Body
-from holdfast.core.holding import wait_lost
+from holdfast.core.losing import wait_lost
 from holdfast.core.multi import Refused, attempt_all, release_all, renew_all
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.hold import add_note

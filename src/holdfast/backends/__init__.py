@@ -10,11 +10,14 @@ import difflib
 import os
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.core.ports import Backend, Signal
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.backends.rows.given import Given
 
 DEFAULT_URL_VARIABLE = "HOLDFAST_URL"
 
@@ -29,9 +32,19 @@ class Store(Protocol):
     def tasks(self, signal: Callable[[], Signal]) -> Backend: ...
 
 
-def open_store(url: object) -> Store:
+def open_store(url: object, replicas: object = None) -> Store:
     """The store that a URL names, or of a client; None is $HOLDFAST_URL, or else the embedded
-    one."""
+    one. ``replicas`` is how many must acknowledge a claim, where a store has any."""
+    store = _opened(url)
+    if replicas is not None:
+        count = getattr(store, "count_replicas", None)
+        if count is None:
+            raise Unsupported(f"{store.url} has no replicas that could be waited for: replicas=")
+        count(replicas)
+    return store
+
+
+def _opened(url: object) -> Store:
     if url is None:
         url = os.environ.get(DEFAULT_URL_VARIABLE) or ""
         if not url:
@@ -81,6 +94,18 @@ def _open_redlock(url: str) -> Store:
     return open_redlock(url)
 
 
+def _open_sentinel(url: str) -> Store:
+    from holdfast.backends.redis.store import open_sentinel
+
+    return open_sentinel(url)
+
+
+def _open_cluster(url: str) -> Store:
+    from holdfast.backends.redis.cluster.store import open_cluster
+
+    return open_cluster(url)
+
+
 def _open_zookeeper(url: str) -> Store:
     from holdfast.backends.zookeeper.store import open_zookeeper
 
@@ -106,6 +131,11 @@ def _open_client(client: object) -> Store:
 
         return open_redlock_clients(client)
     library = type(client).__module__.split(".")[0]
+    kinds = {kind.__name__ for kind in type(client).__mro__}
+    if library == "redis" and "RedisCluster" in kinds:
+        from holdfast.backends.redis.cluster.store import open_cluster_client
+
+        return open_cluster_client(client)
     if library == "redis":
         from holdfast.backends.redis.store import open_redis_client
 
@@ -114,10 +144,29 @@ def _open_client(client: object) -> Store:
         from holdfast.backends.zookeeper.store import open_kazoo_client
 
         return open_kazoo_client(client)
+    if library == "sqlalchemy" and hasattr(client, "dialect"):
+        from holdfast.backends.rows.given import of_engine
+
+        return _open_given(of_engine(client))
+    if callable(client):
+        from holdfast.backends.rows.given import of_function
+
+        return _open_given(of_function(client))
     raise ConfigurationError(
-        "connect() takes a URL such as 'sqlite:///path/locks.db', or a client of redis-py or "
-        f"kazoo, not {type(client).__name__}"
+        "connect() takes a URL such as 'sqlite:///path/locks.db', a client of redis-py or kazoo, "
+        "an engine of SQLAlchemy, or a function that makes connections to a database, not "
+        f"{type(client).__name__}"
     )
+
+
+def _open_given(given: Given) -> Store:
+    if given.dialect == "postgresql":
+        from holdfast.backends.postgres.store import open_given_postgres
+
+        return open_given_postgres(given)
+    from holdfast.backends.mysql.store import open_given_mysql
+
+    return open_given_mysql(given)
 
 
 _OPENERS: dict[str, Callable[[str], Store]] = {
@@ -128,7 +177,12 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "unix": _open_redis,
     "redlock": _open_redlock,
     "redlocks": _open_redlock,
+    "redis+sentinel": _open_sentinel,
+    "rediss+sentinel": _open_sentinel,
+    "redis+cluster": _open_cluster,
+    "rediss+cluster": _open_cluster,
     "zookeeper": _open_zookeeper,
+    "zookeeper+tls": _open_zookeeper,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
     "mysql": _open_mysql,

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from holdfast import clock, forks
 from holdfast.backends.bells import Bells
+from holdfast.backends.findings import Finding, note
 from holdfast.core import law
 from holdfast.core.law import Row
 from holdfast.core.ports import Signal, Wake
@@ -159,6 +160,13 @@ class MemoryStore:
             if not law.look(book, name).slots:
                 del self._names[name]
         self._sweep_at = 2 * len(self._names) + SWEEP_ABOVE
+
+    def findings(self) -> Iterator[Finding]:
+        yield note(
+            "reach",
+            "locks in memory are of this process alone: no other sees them",
+            "for other processes of this host: sqlite:///path/locks.db, or no URL at all",
+        )
 
     def names(self, prefix: str) -> list[str]:
         with self._mutex:

@@ -27,13 +27,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from holdfast.cli import run
 from holdfast.cli.bench_crew import Crew
 from holdfast.cli.bench_outcome import Outcome, middle, outcome
 from holdfast.cli.bench_server import Server
 from holdfast.cli.bench_show import Report, Results, Store, needed, said_time
 from holdfast.cli.bench_words import Task
 from holdfast.cli.chart import MOST_STORES
+from holdfast.cli.exits import USAGE, refuse, say
 from holdfast.cli.screen import Screen
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.sync import Client, connect
@@ -102,7 +102,7 @@ def bench(plan: Plan) -> int:
             seen = [_looked_at(url, namespace) for url in urls]
             stores = _told_apart([store for store in seen if store])
             if len(stores) < len(urls):
-                return run.USAGE
+                return USAGE
             runs = len(stores) * len(plan.sizes) * plan.rounds
             report = Report(screen, stores, plan.seconds, plan.rounds, plan.processes)
             report.begin(len(plan.sizes), needed(runs, plan.seconds + SETTLE))
@@ -202,7 +202,7 @@ def _looked_at(url: str, namespace: str) -> Store | None:
             return _seen(url, client)
     except HoldfastError as error:
         said = str(error)
-        run.say(said if where in said else f"{where}: {said}")
+        say(said if where in said else f"{where}: {said}")
         return None
 
 
@@ -252,9 +252,9 @@ def _show(plan: Plan, report: Report, results: Results) -> int:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(write(results))
             except OSError as error:
-                return run.refuse(f"{path}: {error.strerror}", run.USAGE)
+                return refuse(f"{path}: {error.strerror}", USAGE)
     if any(found.overlaps for found in results.values()):
-        return run.refuse("two contenders were inside at once: the lock is broken", BROKEN)
+        return refuse("two contenders were inside at once: the lock is broken", BROKEN)
     return 0
 
 

@@ -31,16 +31,26 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
+from holdfast import clock
 from holdfast.cli.child import Child
+from holdfast.cli.desk import Desk
+from holdfast.cli.exits import (
+    BUSY,
+    LOST,
+    NO_PROCESS,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    UNREACHABLE,
+    refuse,
+    say,
+)
+from holdfast.cli.progress import Progress
 from holdfast.errors import AcquireTimeout, BackendError, ConfigurationError, HoldLost
-from holdfast.sync import Client, Hold, connect
-
-# As in sysexits.h where it has a word for it: unavailable, temporary failure; 76 is ours.
-USAGE, UNREACHABLE, NO_PROCESS, BUSY, LOST = 2, 69, 71, 75, 76
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
+from holdfast.sync import Client, Hold, Lock, Semaphore, connect
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -55,64 +65,95 @@ POLL = 0.02
 KILL_LIMIT = 5.0
 
 
-def run(
-    name: str,
-    command: Sequence[str],
-    *,
-    url: str | None = None,
-    namespace: str | None = None,
-    timeout: float | None = None,
-    lease: float | None = None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the command was told. ``half`` is "read" or "write", of a read-write lock."""
+
+    url: str | None = None
+    namespace: str | None = None
+    timeout: float | None = None
+    lease: float | None = None
+    max_hold: float | None = None
+    semaphore: int | None = None
+    half: str | None = None
+    label: str | None = None
+    skip: bool = False
+
+
+def run(name: str, command: Sequence[str], terms: Terms) -> int:
     """Hold the lock while the command runs; the exit code. Takes over the signals and the children
     of this process, so it belongs into one of its own."""
-    if lease is not None and not lease >= MIN_LEASE:
-        raise ConfigurationError(
-            f"--lease {lease:g}: at least {MIN_LEASE:g} s, for the command must be stopped before "
-            "it runs out"
-        )
+    for option, seconds in (("--lease", terms.lease), ("--max-hold", terms.max_hold)):
+        if seconds is not None and not seconds >= MIN_LEASE:
+            raise ConfigurationError(
+                f"{option} {seconds:g}: at least {MIN_LEASE:g} s, for the command must be stopped "
+                "before it runs out"
+            )
     if reason := _not_runnable(command[0]):
         return reason
     try:
-        with Mailbox() as mailbox, _client(url, namespace) as client:
-            lock = client.lock(
-                name,
-                timeout=timeout,
-                lease=lease,
-                renew=True,
-                label=f"run {os.path.basename(command[0])}",
-                on_lost=mailbox.on_lost,
-            )
-            hold = lock.acquire()
+        with Mailbox() as mailbox, _client(terms) as client:
+            lock = _lock(client, name, command, terms, mailbox)
+            desk = Desk(client)
+            address = desk.address(name)
+            with Progress(lambda: desk.look(address)):
+                hold = lock.acquire()
             # A hold that was handed over begins with a short lease: the command gets a whole one.
             hold.renew()
+            until = None if terms.max_hold is None else clock.now() + terms.max_hold
             mailbox.collect()
             try:
-                return _run_under(hold, command, mailbox)
+                return _run_under(hold, command, mailbox, until)
             finally:
                 _give_back(hold)
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     except AcquireTimeout as error:
-        return refuse(str(error), BUSY)
+        if not terms.skip:
+            return refuse(str(error), BUSY)
+        if sys.stderr.isatty():  # who runs us from cron is not sent a letter for it
+            say(f"skipped: {error}")
+        return 0
     except BackendError as error:
         return refuse(str(error), UNREACHABLE)
     except HoldLost as error:
         return refuse(f"{error}. The command was not started", LOST)
 
 
-def _client(url: str | None, namespace: str | None) -> Client:
-    return connect(url) if namespace is None else connect(url, namespace=namespace)
+def _client(terms: Terms) -> Client:
+    if terms.namespace is None:
+        return connect(terms.url)
+    return connect(terms.url, namespace=terms.namespace)
 
 
-def _run_under(hold: Hold, command: Sequence[str], mailbox: Mailbox) -> int:
+def _lock(
+    client: Client, name: str, command: Sequence[str], terms: Terms, mailbox: Mailbox
+) -> Lock | Semaphore:
+    label = f"run {os.path.basename(command[0])}" if terms.label is None else terms.label
+    said: dict[str, Any] = {
+        "timeout": terms.timeout,
+        "lease": terms.lease,
+        "renew": True,
+        "max_hold": terms.max_hold,
+        "label": label,
+        "on_lost": mailbox.on_lost,
+    }
+    if terms.semaphore is not None:
+        return client.semaphore(name, terms.semaphore, **said)
+    if terms.half is None:
+        return client.lock(name, **said)
+    both = client.rwlock(name, **said)
+    return both.read() if terms.half == "read" else both.write()
+
+
+def _run_under(hold: Hold, command: Sequence[str], mailbox: Mailbox, until: float | None) -> int:
     environment = {**os.environ, "HOLDFAST_NAME": hold.name, "HOLDFAST_FENCE": str(hold.fence)}
     try:
         child = Child(command, environment)
     except OSError as error:
         return refuse(f"no process for {command[0]}: {error.strerror}", NO_PROCESS)
     try:
-        return _watch(child, hold, mailbox)
+        return _watch(child, hold, mailbox, until)
     except (
         BaseException
     ):  # a fault of ours: the lock is given back next, so nobody may work under it
@@ -120,7 +161,7 @@ def _run_under(hold: Hold, command: Sequence[str], mailbox: Mailbox) -> int:
         raise
 
 
-def _watch(child: Child, hold: Hold, mailbox: Mailbox) -> int:
+def _watch(child: Child, hold: Hold, mailbox: Mailbox, until: float | None) -> int:
     margin = min(MAX_MARGIN, hold.lease / 4)
     was_told_to_end = False
     while True:
@@ -129,7 +170,7 @@ def _watch(child: Child, hold: Hold, mailbox: Mailbox) -> int:
             return code
         left = hold.remaining() - margin
         if left <= 0:
-            return _stop(child, hold, margin)
+            return _stop(child, hold, margin, until)
         for signum in mailbox.wait(min(left, LOOK)):
             if signum not in FORWARDED:
                 continue
@@ -141,19 +182,22 @@ def _watch(child: Child, hold: Hold, mailbox: Mailbox) -> int:
                 child.send(signum)
 
 
-def _stop(child: Child, hold: Hold, margin: float) -> int:
+def _stop(child: Child, hold: Hold, margin: float, until: float | None) -> int:
     """Nobody of the command's group may work when the lease runs out."""
     left = hold.remaining()
+    capped = until is not None and until - clock.now() <= margin + LAST_WORDS
     child.send_all(signal.SIGTERM)
     child.send_all(signal.SIGCONT)  # who is stopped hears it only now
     pause = max(left - margin / 2, left / 2) if left > 0 else min(LAST_WORDS, margin / 2)
     _wait_until_gone(child, pause)
-    until = time.monotonic() + KILL_LIMIT
-    while child.has_members() and time.monotonic() < until:
+    limit = time.monotonic() + KILL_LIMIT
+    while child.has_members() and time.monotonic() < limit:
         child.send_all(signal.SIGKILL)
         _wait_until_gone(child, POLL)
     # Said only now: a stderr that nobody reads can block. Why it was lost, its release will say.
     why = "could not be renewed in time" if left > 0 else "was lost"
+    if capped:
+        why = "has lasted for --max-hold"
     say(f"the hold on {hold.name!r} (fence {hold.fence}) {why}: the command was stopped")
     if child.has_members():
         say(f"pid {child.pid} does not end, not even by SIGKILL; it may go on without the lock")
@@ -181,17 +225,6 @@ def _not_runnable(program: str) -> int | None:
     if os.path.dirname(program) and os.path.exists(program):
         return refuse(f"{program}: not an executable file", NOT_EXECUTABLE)
     return refuse(f"{program}: command not found", NOT_FOUND)
-
-
-def refuse(message: str, code: int) -> int:
-    say(message)
-    return code
-
-
-def say(message: str) -> None:
-    """One line for people. A stderr that nobody reads any more must not stop us."""
-    with contextlib.suppress(OSError):
-        print(f"holdfast: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 class Interrupted(BaseException):

@@ -24,6 +24,7 @@ from holdfast.core.law import REFRESH
 from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendError, ConfigurationError, NotHeld
+from holdfast.events import WaitBegan
 from holdfast.model import Busy, Claim, Differs, Granted, Snapshot, kind_of
 
 # A waiter that heard nothing of its keeper for so long asks for itself.
@@ -51,6 +52,7 @@ async def obtain(
     timeout: float | None,
     now: float,
     answer: Granted | Busy | Differs | None,
+    template: str,
 ) -> Obtained | Snapshot | None:
     """Go on from the first answer, to a request that left at ``sent``. The grant, or who was in the
     way when time was over (None: was not or could not be asked). Whoever calls leaves, if we
@@ -67,17 +69,24 @@ async def obtain(
         return None
     waiting = Waiting(claim, runtime.signal())
     waiting.still(sent, now, answer.retry_after, answer.fence)
+    told: WaitBegan | None = None
     try:
         missed = await backend.watch(claim, waiting.ring, sent)
         with ledger.mutex:
             ledger.waiting[claim.id] = waiting
             ledger.contended += 1
+        keeper.mind(waiting.due)
+        if ledger.listeners is not None:
+            told = ledger.listeners.wait_began(claim, template)
         _refuse_if_closed(ledger, claim)
         return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
     finally:
         backend.unwatch(claim)
         with ledger.mutex:
             ledger.waiting.pop(claim.id, None)
+        if told is not None:
+            assert ledger.listeners is not None, "who told of its beginning"
+            ledger.listeners.wait_ended(told, runtime.now() - now)
 
 
 async def _wait(
@@ -93,7 +102,7 @@ async def _wait(
     if a release before we watched may have rung nobody."""
     claim = waiting.claim
     budget = budget_for(claim.lease)
-    keeper.mind(waiting.due)
+    patience = max(getattr(backend, "patience", PATIENCE), claim.lease)
     while True:
         now = runtime.now()
         if ask:
@@ -104,7 +113,7 @@ async def _wait(
                 sent, now, answer = await claim_until_known(runtime, backend, claim, now, limit)
             except BackendError as error:
                 now = runtime.now()
-                impatient = now - waiting.last[0] > max(PATIENCE, claim.lease)
+                impatient = now - waiting.last[0] > patience
                 if impatient or not error.transient or now >= until:
                     raise
                 await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
@@ -123,7 +132,6 @@ async def _wait(
             waiting.still(sent, now, answer.retry_after, answer.fence)
             keeper.mind(waiting.due)
         if now >= until:
-            ledger.timed_out += 1
             return await leave(backend, keeper, claim, budget / 2)
         rung = await waiting.signal.wait(min(until - now, FLOOR))
         _refuse_if_closed(ledger, claim)

@@ -22,18 +22,21 @@ async def close(
     ledger.closed = True
     keeper.stop()
     until = runtime.now() + limit
-    ending = []
+    ended = []
     for held in list(ledger.kept.values()):
         with ledger.mutex:
             if held.state is not HELD:
                 continue
             ledger.end(held, RELEASED, runtime.now())
-        ledger.tell(held)
-        ending.append(held.claim)
+        ledger.call_back(held)
+        ended.append(held)
+    ending = [held.claim for held in ended]
     for waiting in list(ledger.waiting.values()):
         waiting.ring(None)  # wake up, and find that we are closed
         ending.append(waiting.claim)
     await _end_all(runtime, backend, ending, until)
+    for held in ended:
+        ledger.tell_end(held)
     # Who is in the middle of asking could still be granted something: threads go on until they
     # notice that we are closed. Tasks do not, once the program is exiting.
     if exiting:

@@ -10,8 +10,9 @@ from typing import Any, NoReturn, TypeVar
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
+from holdfast.core.losing import wait_lost
 from holdfast.core.ports import Backend, Runtime
-from holdfast.core.terms import FOREVER, Terms
+from holdfast.core.terms import Terms
 from holdfast.errors import BackendError, HoldfastError, NotHeld
 from holdfast.model import ALL_SLOTS, Claim, Gone, Granted
 
@@ -83,9 +84,16 @@ class Holding:
             await self._unwind_lost(held)
         # If it is unknown, this is a retry, after an error that said so.
         if held.unknown or self._step_out(held, now, take):
-            await self.give_back(held)
+            await (self.give_back(held) if held.told is None else self._give_back(held))
         elif held.claim.take == ALL_SLOTS and not held.writes:
             await self._become_reader(held)
+
+    async def _give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
+        """The same, and those who listen are told, after the store: the next one waits for that."""
+        try:
+            await self.give_back(held, answer)
+        finally:
+            self.ledger.tell_end(held)
 
     def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
         """The common case without a coroutine, as `attempt_now`; else what to run instead."""
@@ -100,8 +108,12 @@ class Holding:
             limit = budget_for(held.claim.lease) / ATTEMPTS
             known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
         except BaseException as error:
-            return self.give_back(held, error)
-        return None if known else self.give_back(held, known)
+            return self._give_back(held, error)
+        if not known:
+            return self._give_back(held, known)
+        if held.told is not None:
+            self.ledger.tell_end(held)
+        return None
 
     async def release_many(self, several: Sequence[tuple[Held, int]]) -> list[HoldfastError]:
         """One step out of each, as `release` does, in as few requests as the store can; what went
@@ -140,6 +152,9 @@ class Holding:
             ending = [*(held.claim for held in last), *late]
             await self.runtime.shielded(self._release_again_many(ending), MAX_BUDGET)
             raise
+        finally:
+            for held in last:
+                self.ledger.tell_end(held)
         return errors
 
     async def _give_back_many(self, several: Sequence[Held]) -> list[HoldfastError]:
@@ -201,7 +216,7 @@ class Holding:
                 return False
             self.ledger.end(held, RELEASED, now)
         if held.callbacks:
-            self.ledger.tell(held)
+            self.ledger.call_back(held)
         return True
 
     async def _become_reader(self, held: Held) -> None:
@@ -286,8 +301,8 @@ class Holding:
         # the lease could have ended meanwhile.
         unknown, held.unknown = held.unknown, False
         if not known and (not unknown or self.runtime.now() >= held.deadline):
-            held.cause = "the store no longer knew it when it was released"
-            raise held.loss()
+            cause = "the store no longer knew it when it was released"
+            raise self.ledger.lost_unnoticed(held, cause)
 
     async def _release_again(self, backend: Backend, claim: Claim, limit: float) -> None:
         """Out of it, held or waiting, as well as we can: the lease does the rest."""
@@ -312,7 +327,7 @@ class Holding:
         claim = held.claim
         if lease is not None and lease != claim.lease:
             claim = claim._replace(lease=lease)
-        sent = self.runtime.now()
+        sent = held.doubted = self.runtime.now()  # until it is answered
         (answer,) = await self.backend.renew([claim], [held.fence], budget_for(claim.lease))
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:
@@ -375,25 +390,3 @@ class Holding:
 
 def _budget_for(claims: Sequence[Claim]) -> float:
     return budget_for(min(claim.lease for claim in claims)) / ATTEMPTS
-
-
-async def wait_lost(several: Sequence[tuple[Holding, Held]], timeout: float | None) -> bool:
-    """Wait for the end of any; True if that is a loss. Needs no keeper: deadlines wake us too."""
-    runtime = several[0][0].runtime
-    until = FOREVER if timeout is None else runtime.now() + timeout
-    signal = runtime.signal()
-    for core, held in several:
-        core.ledger.on_end(held, signal.set)
-    try:
-        while True:
-            for core, held in several:
-                core.settle(held)
-            now = runtime.now()
-            states = {held.state for _, held in several}
-            if states != {HELD} or now >= until:
-                return LOST in states
-            first = min(held.deadline for _, held in several)
-            await signal.wait(min(until, first) - now)
-    finally:
-        for core, held in several:
-            core.ledger.off_end(held, signal.set)

@@ -6,11 +6,13 @@ The rules:
 1. On waking up, the deadline comes first: what our own clock proves lost is lost, whatever an
    answer that is still under way may say.
 2. An error in renewal is not a loss. It is tried again until the deadline, then it is one, once.
+   Until then the hold is in doubt, which its owner can see.
 3. Batches: a hundred or so claims a step keep a store from being blocked for others.
 4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
    that is released before that is simply not there any more.
 5. A keeper with nothing to do ends, and one that died is noticed: the next hold starts another.
-6. A claim that was given up while the store did not answer may still stand, or come to stand, in
+6. A hold that lasts longer than ``warn_after`` is told of, once, with the stack of who acquired it.
+7. A claim that was given up while the store did not answer may still stand, or come to stand, in
    the queue, and would be granted to nobody. So the keeper goes on leaving it until it is answered.
 """
 
@@ -19,15 +21,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from holdfast.core.explain import ago
 from holdfast.core.law import FIRST_LEASE, PLACE_LEASE
-from holdfast.core.ledger import HELD, Held, Ledger, Waiting
+from holdfast.core.ledger import HELD, Alarm, Held, Ledger, Waiting, shown
 from holdfast.core.ports import Backend, KeeperRuntime
 from holdfast.errors import BackendError
-from holdfast.model import Busy, Claim, Gone, Granted
+from holdfast.model import Busy, Claim, Gone, Granted, Who
 
 BATCH = 125
 IDLE = 20.0
-MAX_BUDGET = 5.0
+MAX_BUDGET, LEAST_BUDGET = 5.0, 0.001
 STUMBLE = 0.5
 # How often, and for how long, to leave what was given up: so long could a place and its grant last.
 LEAVE_EVERY = 0.5
@@ -56,11 +59,11 @@ class Keeper:
         self._leaves_at = NEVER
         self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
         # Some stores know when all that is held may be lost at once, and say so.
-        on_gone = getattr(backend, "on_gone", None)
-        self._in_session = on_gone is not None
+        on_doubt = getattr(backend, "on_doubt", None)
+        self._in_session = on_doubt is not None
         self._leave_for = LEAVE_FOR
-        if on_gone is not None:
-            on_gone(self.look)
+        if on_doubt is not None:
+            on_doubt(self.doubt)
             # A session that we could not reach for so long has ended.
             self._leave_for += 2 * backend.capabilities.session
 
@@ -82,12 +85,12 @@ class Keeper:
         else:
             self.runtime.spawn("holdfast-keeper", self.run)
 
-    def look(self) -> None:
-        """Ask about everything that is held, now."""
+    def doubt(self) -> None:
+        """Whether anything is still held is unknown: ask, now."""
         now = self.runtime.now()
         with self._ledger.mutex:
             for held in self._ledger.kept.values():
-                held.due = held.early = now
+                held.due = held.early = held.doubted = now
         self.mind(now)
 
     def stop(self) -> None:
@@ -130,10 +133,12 @@ class Keeper:
         if self._ledger.abandoned and now >= self._leaves_at:
             await self._leave_abandoned(now)
             now = self.runtime.now()
-        overdue, work = self._plan(now)
+        overdue, work, long = self._plan(now)
         for held in overdue:
             self._ledger.lose(held, held.why_over())
             self.see_off(held.claim)
+        for held, alarm in long:
+            _warn(held, alarm, now)
         if work:
             try:
                 await self._renew(work)
@@ -156,7 +161,7 @@ class Keeper:
             self.abandon(claim)
 
     async def _leave_abandoned(self, now: float) -> None:
-        """Rule 6. One that is not answered is enough to know that the store is still away."""
+        """Rule 7. One that is not answered is enough to know that the store is still away."""
         self._leaves_at = NEVER
         for claim_id, (claim, until) in list(self._ledger.abandoned.items()):
             try:
@@ -174,16 +179,25 @@ class Keeper:
             self.died()
             return True
 
-    def _plan(self, now: float) -> tuple[list[Held], list[Held | Waiting]]:
-        """What is over, and what to send now; sets when to look again."""
+    def _plan(
+        self, now: float
+    ) -> tuple[list[Held], list[Held | Waiting], list[tuple[Held, Alarm]]]:
+        """What is over, what to send now, what lasts long; sets when to look again."""
         overdue: list[Held] = []
         work: list[Held | Waiting] = []
+        long: list[tuple[Held, Alarm]] = []
         with self._ledger.mutex:
             if now < self._looks_at:
-                return overdue, work  # woken by a bell: nothing of ours is due
+                return overdue, work, long  # woken by a bell: nothing of ours is due
             next_at = self._leaves_at
             due = False
             for held in self._ledger.kept.values():
+                if (alarm := held.alarm) is not None:
+                    if alarm.at <= now:
+                        long.append((held, alarm))
+                        held.alarm = None
+                    elif alarm.at < next_at:
+                        next_at = alarm.at
                 if now >= held.deadline:
                     overdue.append(held)
                 elif held.early <= now:
@@ -202,7 +216,7 @@ class Keeper:
                 work = []
             self.sending = work
             self._wakes_at = self._looks_at = -NEVER if work or overdue else next_at
-        return overdue, work
+        return overdue, work, long
 
     async def _renew(self, work: list[Held | Waiting]) -> None:
         for batch in _batches(work):
@@ -212,28 +226,44 @@ class Keeper:
             ]
             fences = [entry.fence for entry in batch]
             lease = min([claim.lease for claim in claims])
+            # A loss is told on time: who waits for an answer does not look at the clock.
+            rest = max(min([entry.deadline for entry in batch]) - sent, LEAST_BUDGET)
             try:
-                answers = await self.backend.renew(claims, fences, budget_for(lease))
+                answers = await self.backend.renew(claims, fences, min(budget_for(lease), rest))
             except BackendError as error:
-                self._ledger.renew_errors += 1
-                log.warning("holdfast: not renewed (%d), will ask again: %s", len(batch), error)
-                again = self.runtime.now() + min(1.0, lease / 20)
-                for entry in work:
-                    _postpone(entry, again)
+                self._not_renewed(error, len(batch), work, lease)
                 return
             now = self.runtime.now()
             lost = []
+            unknown: dict[Held | Waiting, BackendError] = {}
             renewed = self._renewed
             with self._ledger.mutex:
                 for entry, claim, answer in zip(batch, claims, answers, strict=True):
-                    if answer is None:  # unknown, unlike its neighbours: rule 2
-                        _postpone(entry, now + min(1.0, lease / 20))
+                    if isinstance(answer, BackendError):
+                        unknown[entry] = answer
                     elif not isinstance(entry, Held):
                         self._refreshed(entry, sent, now, answer)
                     elif cause := renewed(entry, claim, sent, now, answer):
                         lost.append((entry, cause))
             for held, cause in lost:
                 self._ledger.lose(held, cause)
+            if unknown:  # one server of several is away: the others' are renewed all the same
+                first = next(iter(unknown.values()))
+                self._not_renewed(first, len(unknown), list(unknown), lease)
+
+    def _not_renewed(
+        self, error: BackendError, asked: int, postponed: list[Held | Waiting], lease: float
+    ) -> None:
+        """Rule 2."""
+        self._ledger.renew_errors += 1
+        log.warning("holdfast: not renewed (%d), will ask again: %s", asked, error)
+        now = self.runtime.now()
+        for entry in postponed:
+            _postpone(entry, now + min(1.0, lease / 20))
+            if isinstance(entry, Held):
+                entry.doubted = now
+        if self._ledger.listeners is not None:
+            self._ledger.listeners.renew_failed(asked, error)
 
     def _renewed(
         self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone
@@ -272,6 +302,20 @@ def _capped(entry: Held | Waiting, now: float) -> Claim:
     """What is to end at some time is not renewed for longer."""
     claim, rest = entry.claim, entry.ends_by - now
     return claim if rest >= claim.lease else claim._replace(lease=max(rest, 0.001))
+
+
+def _warn(held: Held, alarm: Alarm, now: float) -> None:
+    """Rule 6. The stack is that of now: where it is stuck, if it is."""
+    log.warning(
+        "holdfast: %s has been held for %s, longer than warn_after=%g s, by %s, fence %d. Who "
+        "acquired it is here:\n%s",
+        shown(held.claim.name),
+        ago(now - held.acquired_at),
+        alarm.after,
+        Who.decoded(held.claim.who),
+        held.fence,
+        alarm.stack(),
+    )
 
 
 def _postpone(entry: Held | Waiting, until: float) -> None:

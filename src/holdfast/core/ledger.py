@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from holdfast.core.law import REFRESH
 from holdfast.core.ports import Runtime, Signal
 from holdfast.errors import HoldLost
 from holdfast.model import ALL_SLOTS, Claim, Granted, Statistics
+
+if TYPE_CHECKING:
+    from holdfast.core.telling import Listeners
+    from holdfast.events import Acquired
 
 # Our clock may run slower than the store's by this much before belief outlives the lease. Quartz
 # is good for 0.0001, a virtual machine under load for less than 0.005.
@@ -36,28 +40,42 @@ class State(enum.Enum):
 HELD, RELEASED, LOST, DETACHED = State
 
 
+class Alarm(NamedTuple):
+    """When a hold has lasted longer than its user thinks it should; what its holder does then."""
+
+    at: float
+    after: float
+    stack: Callable[[], str]
+
+
 class Held:
     """A granted claim, its count of re-entries, and until when we may believe in it.
 
     ``deadline`` counts from before the request that got or renewed it was sent, never from the
-    reply: a reply that took long must not lengthen belief.
+    reply: a reply that took long must not lengthen belief. ``confirmed`` is when that request was
+    sent, ``doubted`` when the store last failed to say that we hold it.
     """
 
     __slots__ = (
         "acquired_at",
+        "alarm",
         "callbacks",
         "cause",
         "claim",
+        "confirmed",
         "count",
         "deadline",
+        "doubted",
         "due",
         "early",
         "ends_by",
         "fence",
         "foreign",
+        "lasted",
         "owner",
         "renews",
         "state",
+        "told",
         "unknown",
         "writes",
     )
@@ -78,15 +96,20 @@ class Held:
         self.acquired_at = now
         self.renews = renews
         self.ends_by = ends_by
+        self.confirmed = self.doubted = float("-inf")
         self.deadline = now
         self.due = now
         self.early = now
         self.callbacks: list[Callable[[], None]] | None = None
+        self.alarm: Alarm | None = None
+        self.told: Acquired | None = None  # those who listen know of its beginning, not of its end
+        self.lasted: float  # of what has ended and was told of
 
     def believe(self, sent: float, lease: float) -> None:
         """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
         up to a tenth of that earlier if the keeper is sending others anyway. What is not renewed is
         confirmed all the same, to the end of its time, where the store gave less than was asked."""
+        self.confirmed = sent
         ends_by = self.ends_by
         deadline = sent + lease * (1.0 - DRIFT)
         self.deadline = deadline if deadline < ends_by else ends_by
@@ -101,6 +124,13 @@ class Held:
         sooner, which is the common case and then costs nothing."""
         self.believe(sent, first_lease)
         self.due = self.early = now + max((self.deadline - now) / 3, 0.0)
+
+    def is_certain(self, now: float) -> bool:
+        """Is it more than belief that it is held, or that it is not? A confirmation that was asked
+        for before the doubt says nothing about now. What our own clock ended is certain again."""
+        if self.unknown:
+            return False
+        return self.doubted <= self.confirmed or self.state is not HELD or now >= self.deadline
 
     def why_over(self) -> str:
         """Why our own clock says that it is over."""
@@ -132,6 +162,7 @@ class Waiting:
     __slots__ = ("claim", "due", "early", "last", "news", "signal")
     fence: ClassVar[int] = 0
     ends_by: ClassVar[float] = float("inf")
+    deadline: ClassVar[float] = float("inf")
 
     def __init__(self, claim: Claim, signal: Signal) -> None:
         self.claim = claim
@@ -168,6 +199,7 @@ class Ledger:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.mutex = runtime.mutex()
+        self.listeners: Listeners | None = None
         self.closed = False
         self.by_owner: dict[tuple[str, object], Held] = {}
         self.kept: dict[str, Held] = {}
@@ -210,7 +242,18 @@ class Ledger:
         else:
             self.forget(held)
             self.released += 1
-        self.lasted.append(now - held.acquired_at)
+        lasted = now - held.acquired_at
+        self.lasted.append(lasted)
+        if held.told is not None:
+            held.lasted = lasted
+
+    def lost_unnoticed(self, held: Held, cause: str) -> HoldLost:
+        """It was given back, and the store did not know it any more. Not under the mutex."""
+        with self.mutex:
+            held.cause = cause
+            self.lost += 1
+            self.released -= 1
+        return held.loss()
 
     def forget(self, held: Held) -> None:
         """Its owner has unwound. Under the mutex."""
@@ -228,11 +271,23 @@ class Ledger:
 
     def tell(self, held: Held) -> None:
         """It has ended: tell those who asked, once. Not under the mutex."""
+        self.call_back(held)
+        self.tell_end(held)
+
+    def call_back(self, held: Held) -> None:
+        """Tell those who asked about this hold."""
         if held.callbacks:
             with self.mutex:
                 callbacks, held.callbacks = held.callbacks or [], None
             for callback in callbacks:
                 callback()
+
+    def tell_end(self, held: Held) -> None:
+        """Tell those who listen to everything."""
+        began, held.told = held.told, None
+        if began is not None:
+            assert self.listeners is not None, "who told of its beginning"
+            self.listeners.ended(held, began)
 
     def on_end(self, held: Held, callback: Callable[[], None]) -> None:
         """Call it when the hold has ended, however; at once if it has already."""

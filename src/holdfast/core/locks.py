@@ -16,8 +16,9 @@ from holdfast.core.closing import close
 from holdfast.core.explain import taken_message
 from holdfast.core.holding import Holding
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from holdfast.core.ledger import HELD, LOST, RELEASED, Held, Ledger, bare, shown
+from holdfast.core.ledger import HELD, LOST, RELEASED, Alarm, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
+from holdfast.core.telling import Listeners
 from holdfast.core.terms import Terms
 from holdfast.errors import AcquireTimeout, BackendError, NotHeld, WouldDeadlock
 from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
@@ -80,8 +81,8 @@ class Core(Holding):
         known."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
-            self._refuse_if_closed()
-        name, lease, _, _, fair, slots, take, owner, label, layout = terms
+            self.refuse_if_closed()
+        name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
         if owner is None:
             owner = runtime.owner()
         mine = ledger.by_owner.get((name, owner))
@@ -105,11 +106,20 @@ class Core(Holding):
             held.believe_bell(sent, now, grant.lease)
         else:
             held.believe(sent, grant.lease)
+        due = held.due
+        if terms.warn_after is not None:
+            alarm = Alarm(now + terms.warn_after, terms.warn_after, self.runtime.stack())
+            held.alarm, due = alarm, min(due, alarm.at)
+        listeners = ledger.listeners
+        if listeners is not None:
+            held.told = told = listeners.acquired(claim, terms.template, grant.fence, now - began)
         with ledger.mutex:
             ledger.enter(held, now - began)
+        self.keeper.mind(due)
+        if listeners is not None:
+            listeners.tell(told)
         if ledger.closed:
-            self._refuse_if_closed()
-        self.keeper.mind(held.due)
+            self.refuse_if_closed()
         ledger.asking.discard(claim.id)
         return held
 
@@ -160,19 +170,28 @@ class Core(Holding):
             now = runtime.now()
             if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
                 return self.enter(terms, begun, began, now, answer, False)
+            template = terms.template
             outcome = await obtain(
-                runtime, self.backend, ledger, self.keeper, claim, began, timeout, now, answer
-            )
+                runtime, self.backend, ledger, self.keeper, claim, began, timeout, now, answer,
+                template,
+            )  # fmt: skip
             if outcome is None or isinstance(outcome, Snapshot):
+                ledger.timed_out += claim.wait
+                if ledger.listeners is not None:
+                    waited = runtime.now() - began
+                    ledger.listeners.not_acquired(claim, template, waited)
                 return outcome
             return self.enter(terms, begun, *outcome)
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
             # Cancelled, interrupted, refused: what the store has of this claim, nobody wants.
             self.forsake(claim)
             limit = budget_for(claim.lease) / 2
             await runtime.shielded(leave(self.backend, self.keeper, claim, limit), limit)
+            if ledger.listeners is not None:
+                waited = runtime.now() - began
+                ledger.listeners.failed(claim, terms.template, waited, error)
             raise
         finally:
             ledger.asking.discard(claim.id)
@@ -184,6 +203,7 @@ class Core(Holding):
         if stray is not None:
             with ledger.mutex:
                 ledger.end(stray, RELEASED, self.runtime.now())
+            ledger.tell_end(stray)
 
     def _reenter(self, mine: Held, take: int) -> Held:
         self.settle(mine)
@@ -203,7 +223,7 @@ class Core(Holding):
 
     async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:
         """Take over what another process detached, under its fence."""
-        self._refuse_if_closed()
+        self.refuse_if_closed()
         owner = terms.owner if terms.owner is not None else self.runtime.owner()
         who = self.runtime.who(terms.label)
         claim = Claim(terms.name, claim_id, who, terms.lease, terms.slots, terms.take, terms.fair)
@@ -215,14 +235,13 @@ class Core(Holding):
                 "before, or it was never detached under this name"
             )
         now = self.runtime.now()
-        held = Held(claim, owner, fence, now, terms.renew, terms.ends_by(now))
-        held.believe(sent, answer.lease)
-        with self.ledger.mutex:
-            self.ledger.enter(held, 0.0)
-        self.keeper.mind(held.due)
-        return held
+        return self.enter(terms, (claim, owner, now), sent, now, answer, False)
 
     # ---- look ------------------------------------------------------------------------------
+
+    def listen(self, listeners: Listeners) -> None:
+        """Tell them what happens from now on."""
+        self.ledger.listeners = listeners
 
     async def inspect(self, name: str, layout: str = "") -> Snapshot:
         return await self.backend.inspect(name, MAX_BUDGET, layout)
@@ -256,13 +275,15 @@ class Core(Holding):
     def after_fork_in_child(self) -> None:
         """We are a child: what the parent holds is the parent's, and no keeper runs here."""
         inherited = list(self.ledger.by_owner.values())
+        listeners = self.ledger.listeners
         self.ledger = Ledger(self.runtime)
+        self.ledger.listeners = listeners
         self._keep(self.keeper.runtime, self.keeper.backend)
         self._secret = self._new_secret()
         self._count = itertools.count(1)
         for held in inherited:
             held.state = LOST
-            held.callbacks = None
+            held.callbacks = held.told = None
             held.foreign = True
             held.cause = "it belongs to the parent process; a fork holds nothing"
 
@@ -270,6 +291,6 @@ class Core(Holding):
     def closed(self) -> bool:
         return self.ledger.closed
 
-    def _refuse_if_closed(self) -> None:
+    def refuse_if_closed(self) -> None:
         if self.ledger.closed:
             raise NotHeld("this client was closed: connect again")

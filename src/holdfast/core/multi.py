@@ -129,9 +129,14 @@ async def _go_on(
         return None
     except GeneratorExit:
         raise
-    except BaseException:
+    except BaseException as error:
         limit = budget_for(parts[first].terms.lease)
         await core.runtime.shielded(_leave_all(core, asked[answered:]), limit)
+        if core.ledger.listeners is not None:
+            now = core.runtime.now()
+            for at, (claim, _, began) in begun[answered:]:
+                template = parts[at].terms.template
+                core.ledger.listeners.failed(claim, template, now - began, error)
         raise
     finally:
         core.ledger.asking.difference_update([one[0].id for _, one in begun])

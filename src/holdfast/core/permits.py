@@ -45,6 +45,7 @@ async def _drop(core: Core, held: Held, limit: float) -> None:
             core.ledger.end(held, RELEASED, core.runtime.now())
         core.ledger.forget(held)
     await leave(core.backend, core.keeper, held.claim, limit)
+    core.ledger.tell_end(held)
 
 
 async def release_permit(core: Core, claim: Claim, fence: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from holdfast.errors import BackendError
 from holdfast.model import (
     Busy,
     Capabilities,
@@ -54,6 +55,10 @@ class Runtime(Protocol):
     def who(self, label: str) -> str:
         """The same for people, as `Who.encoded` writes it."""
 
+    def stack(self) -> Callable[[], str]:
+        """Called later, from any thread, it tells what the current task or thread does then, line
+        by line. It keeps neither of them alive."""
+
 
 class KeeperRuntime(Runtime, Protocol):
     """A runtime that can also run something beside us: a thread's, or the simulator's."""
@@ -70,9 +75,14 @@ class Backend(Protocol):
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
 
-    A backend whose holds end with a session may have ``on_gone(tell)``: it calls ``tell``, from any
-    thread, when the session has ended. Such a store does not end a hold by the hold's own lease as
-    long as the session lives, so the keeper leaves what is over.
+    A backend for tasks may have ``heard_by(keeper_backend)``: then its bells are heard by that one.
+
+    A backend may have a ``patience``: how long, in seconds, who waits goes on asking while it does
+    not answer.
+
+    A backend whose holds end with a session may have ``on_doubt(tell)``: it calls ``tell``, from
+    any thread, when the session is out of reach or has ended. Such a store does not end a hold by
+    the hold's own lease as long as the session lives, so the keeper leaves what is over.
     """
 
     @property
@@ -88,9 +98,10 @@ class Backend(Protocol):
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> Sequence[Granted | Busy | Gone | None]:
-        """Holds under their fences, and places (fence 0). What is not there is not made again.
-        None: what became of this one is unknown, though not of all."""
+    ) -> Sequence[Granted | Busy | Gone | BackendError]:
+        """Holds under their fences, and places (fence 0). What is not there is not made again. A
+        store of several servers answers with an error, not raised, what is at one that is away;
+        if that is all, it raises it."""
 
     async def release(self, claim: Claim, budget: float) -> bool: ...
 

@@ -20,6 +20,8 @@ class Terms(NamedTuple):
     owner: object = None
     label: str = ""
     layout: str = ""
+    template: str = ""  # what the name was made of, for those who listen
+    warn_after: float | None = None
 
     def ends_by(self, now: float) -> float:
         """When it is over whatever happens, unless it is renewed by hand."""

@@ -10,15 +10,16 @@ import atexit
 import logging
 import secrets
 import weakref
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from holdfast import clock, forks
 from holdfast.backends import Store
 from holdfast.core.ledger import bare
 from holdfast.core.locks import Core
 from holdfast.core.ports import Backend, Runtime
+from holdfast.core.telling import Listener, Listeners
 from holdfast.core.terms import Terms
 from holdfast.errors import ConfigurationError, Unsupported
 from holdfast.inputs import (
@@ -29,12 +30,15 @@ from holdfast.inputs import (
     checked_namespace,
     checked_owner,
     checked_switch,
+    checked_timeout,
     refuse_foreign,
 )
 from holdfast.model import Capabilities, Snapshot, Statistics
 from holdfast.runtime.blocking import BlockingRuntime, run
 
 log = logging.getLogger("holdfast")
+L = TypeVar("L", bound=Listener)
+T = TypeVar("T")
 
 # 30 s, renewed every 10: long enough for a garbage collection, a deploy or a failover to pass,
 # short enough to wait for after a crash. Users of Redisson know these numbers.
@@ -53,8 +57,9 @@ LOCK_KEYWORDS = (
     "label",
     "on_lost",
     "layout",
+    "warn_after",
 )
-CONNECT_KEYWORDS = ("lease", "namespace")
+CONNECT_KEYWORDS = ("lease", "namespace", "warn_after", "replicas")
 
 FACES: dict[str, type[ClientFace]] = {}
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -74,24 +79,29 @@ class ClientFace:
         *,
         lease: Seconds,
         namespace: str,
+        warn_after: Seconds | None = None,
     ) -> None:
         self.store = store
         self.lease = checked_lease(lease)
         if self.lease == DEFAULT_LEASE:  # nobody asked for it
             self.lease = min(self.lease, backend.capabilities.longest_lease)
         _fitting(backend.capabilities, self.lease)
+        self.warn_after = checked_patience(warn_after)
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
         self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._twins: dict[str, ClientFace] = {}
+        self._listeners: Listeners | None = None
         self._plain: dict[str, Terms] = {}
         _cores.add(self.core)
         forks.remember(self.core)
         weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
 
     @classmethod
-    def on(cls, store: Store, *, lease: Seconds, namespace: str) -> Self:
+    def on(
+        cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
+    ) -> Self:
         raise TypeError("made by a face")
 
     @property
@@ -103,13 +113,30 @@ class ClientFace:
         """What this client did so far."""
         return self.core.ledger.statistics()
 
+    def on_event(self, listener: L) -> L:
+        """Call ``listener`` with each event of `holdfast.events` from now on, in the thread or task
+        where it happens; it must not block. What it raises is logged, once, and goes no further.
+        Give it before you lock. It is returned: this can be a decorator."""
+        if not callable(listener):
+            raise ConfigurationError(f"on_event({listener!r}): a function that takes an event")
+        if self._listeners is None:
+            self._listeners = Listeners(self.capabilities.store)
+        self._listeners.add(listener)
+        for face in (self, *self._twins.values()):
+            face.core.listen(self._listeners)
+        return listener
+
     def twin(self, colour: str) -> ClientFace:
         """This client, or one of the other colour on the same store."""
         if colour == self.colour:
             return self
         if colour not in self._twins:
-            face = FACES[colour]
-            self._twins[colour] = face.on(self.store, lease=self.lease, namespace=self.namespace)
+            twin = FACES[colour].on(
+                self.store, lease=self.lease, namespace=self.namespace, warn_after=self.warn_after
+            )
+            if self._listeners is not None:
+                twin.core.listen(self._listeners)
+            self._twins[colour] = twin
         return self._twins[colour]
 
     def _close_twins(self) -> None:
@@ -137,16 +164,18 @@ class ClientFace:
         foreign: dict[str, Any],
         layout: str | None = None,
         known: tuple[str, ...] = LOCK_KEYWORDS,
+        warn_after: Seconds | None = None,
     ) -> Terms:
         # A lock is often made for one use: what was left at its default needs no check, and a name
         # that was checked is remembered.
         plain = fair is True and lease is renew is max_hold is owner is layout is None
-        if plain and label == "" and not foreign and type(name) is str:
+        if plain and warn_after is None and label == "" and not foreign and type(name) is str:
             terms = self._plain.get(name)
             if terms is None:
                 if len(self._plain) >= MOST_PLAIN:
                     self._plain.clear()
-                terms = self._plain[name] = Terms(self._full(name), self.lease, True)
+                terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
+                self._plain[name] = terms
             return terms
         if foreign:
             refuse_foreign(call, foreign, known)
@@ -165,6 +194,7 @@ class ClientFace:
             owner=None if owner is None else checked_owner(owner),
             label="" if label == "" else checked_label(label),
             layout="" if layout is None else self._checked_layout(layout),
+            warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
         )
 
     def _turns(self, name: str, at_most: float | None, label: str) -> Terms:
@@ -172,7 +202,49 @@ class ClientFace:
         the function may want to take."""
         lease = self.lease if at_most is None else min(self.lease, at_most)
         full = f"{self.namespace}+once:{checked_name(name)}"
-        return Terms(full, lease, True, at_most, owner=object(), label=checked_label(label))
+        label = checked_label(label)
+        return Terms(
+            full,
+            lease,
+            True,
+            at_most,
+            owner=object(),
+            label=label,
+            template=name,
+            warn_after=self.warn_after,
+        )
+
+    def _made_of(self, template: str, lock: T) -> T:
+        """A lock whose name was made of a template: those who listen want to know."""
+        if self.core.ledger.listeners is not None:
+            lock._terms = lock._terms._replace(template=template)  # type: ignore[attr-defined]
+        return lock
+
+    def _transaction(
+        self,
+        name: str,
+        connection: object,
+        timeout: Seconds | None,
+        advisory: bool,
+        foreign: dict[str, Any],
+    ) -> tuple[str, Coroutine[Any, Any, int]]:
+        """The name, and what takes the lock."""
+        refuse_foreign("transaction_lock()", foreign, ("connection", "timeout", "advisory"))
+        if not self.capabilities.transaction_locks:
+            raise Unsupported(
+                f"{self.store.url} has no transactions of yours to hold a lock: transaction_lock() "
+                "is for PostgreSQL, MariaDB and MySQL"
+            )
+        self.core.refuse_if_closed()
+        full = self._full(name)
+        taking = self._backend.transactions.take(  # type: ignore[attr-defined]
+            full,
+            name,
+            connection,
+            checked_timeout(timeout),
+            checked_switch("advisory", advisory),
+        )
+        return name, taking
 
     def _checked_layout(self, layout: object) -> str:
         known = self._backend.capabilities.layouts
@@ -210,6 +282,7 @@ class ClientFace:
                 # Each permit of a semaphore is an owner of its own.
                 owner=object() if terms.owner is None and int(slots) > 1 else terms.owner,
                 label=terms.label,
+                warn_after=terms.warn_after,
             )
             return given, claim_id, int(fence)
         except ValueError:
@@ -227,6 +300,11 @@ def _fitting(capabilities: Capabilities, lease: float) -> float:
             "renewed, so it may last longer than its lease"
         )
     return lease
+
+
+def checked_patience(warn_after: Seconds | None) -> float | None:
+    """After how long a hold is told of."""
+    return None if warn_after is None else checked_lease(warn_after, what="warn_after")
 
 
 def new_secret() -> str:

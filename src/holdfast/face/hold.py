@@ -69,6 +69,13 @@ class HoldFace:
         return self._client.core.is_held(self._held)
 
     @property
+    def is_certain(self) -> bool:
+        """Is `is_held` more than belief? False from when the store did not answer for it (a renewal
+        failed, the connection to ZooKeeper is lost, a release was not answered) until it does, or
+        until belief ends. Who has something to do that must not be done twice waits, or stops."""
+        return self._held.is_certain(self._client.core.runtime.now())
+
+    @property
     def lost(self) -> bool:
         """Did it end without us?"""
         self._client.core.settle(self._held)
@@ -85,7 +92,8 @@ class HoldFace:
         self._client.core.check(self._held)
 
     def __repr__(self) -> str:
-        return f"<Hold on {self.name!r}, fence {self._held.fence}, {self._held.state.value}>"
+        doubt = "" if self.is_certain else ", unconfirmed"
+        return f"<Hold on {self.name!r}, fence {self._held.fence}, {self._held.state.value}{doubt}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a hold cannot be copied or pickled: hold.detach() and client.attach()")

@@ -68,6 +68,11 @@ class MultiHoldFace:
         return all(core.is_held(held) for core, held in self._pairs)
 
     @property
+    def is_certain(self) -> bool:
+        """Is that more than belief, for all of them? See `Hold.is_certain`."""
+        return all(held.is_certain(core.runtime.now()) for core, held in self._pairs)
+
+    @property
     def lost(self) -> bool:
         """Did one of them end without us?"""
         for core, held in self._pairs:

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast import clock
 from holdfast.core.ports import Signal
 from holdfast.runtime.identity import current_owner, current_who
+from holdfast.runtime.stacks import current_stack
 
 
 class TaskSignal:
@@ -47,6 +48,7 @@ class TaskRuntime:
     now = staticmethod(clock.now)
     owner = staticmethod(current_owner)
     who = staticmethod(current_who)
+    stack = staticmethod(current_stack)
     mutex = staticmethod(threading.Lock)
 
     def signal(self) -> Signal:

@@ -1,6 +1,7 @@
 """The blocking face: what a user of threads and processes touches. One line per verb."""
 
-from holdfast.sync.client import Client, connect, default_client, lock, locked
+from holdfast.sync.client import Client
+from holdfast.sync.door import connect, default_client, lock, locked
 from holdfast.sync.election import Election, Leadership
 from holdfast.sync.gates import Barrier, Latch
 from holdfast.sync.hold import Hold

@@ -6,15 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Never, Self
 
-from holdfast.backends import Store, open_store
+from holdfast.backends import Store
 from holdfast.core.once import Turn, begin, finish
 from holdfast.core.terms import Terms
 from holdfast.decorators import F, Kind, OnBusy, locked_by
-from holdfast.default import DefaultClient
 from holdfast.face.client import (
-    CONNECT_KEYWORDS,
-    DEFAULT_LEASE,
-    DEFAULT_NAMESPACE,
     EXIT_LIMIT,
     FACES,
     ClientFace,
@@ -23,13 +19,13 @@ from holdfast.face.gates import DEFAULT_KEEP, MOST_COUNT
 from holdfast.face.lock import checked_on_lost
 from holdfast.face.multi import parts_of
 from holdfast.face.permits import checked_permits
+from holdfast.face.transactions import TransactionHold
 from holdfast.inputs import (
     Seconds,
     checked_lease,
     checked_metadata,
     checked_number,
     checked_timeout,
-    refuse_foreign,
 )
 from holdfast.keys import Key
 from holdfast.model import BARRIER, LATCH, Snapshot
@@ -49,11 +45,16 @@ class Client(ClientFace):
     colour = "blocking"
 
     @classmethod
-    def on(cls, store: Store, *, lease: Seconds, namespace: str) -> Self:
+    def on(
+        cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
+    ) -> Self:
         """A client on a store that is open already."""
         runtime = BlockingRuntime()
         backend = store.blocking(runtime.signal)
-        return cls(store, runtime, backend, backend, lease=lease, namespace=namespace)
+        return cls(
+            store, runtime, backend, backend,
+            lease=lease, namespace=namespace, warn_after=warn_after,
+        )  # fmt: skip
 
     def lock(
         self,
@@ -68,6 +69,7 @@ class Client(ClientFace):
         label: str = "",
         on_lost: object = None,
         layout: str | None = None,
+        warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> Lock:
         """A lock on ``name``; no I/O until it is acquired.
@@ -78,11 +80,13 @@ class Client(ClientFace):
         who may re-enter, by default the current thread or task. ``label``: shown to operators.
         ``on_lost``: called with the hold, once, on the keeper's thread, if it is lost.
         ``layout="simple"`` (Redis) and ``"kazoo"`` (ZooKeeper): the lock that other libraries
-        write, to exclude them too.
+        write, to exclude them too. ``warn_after``: a hold that lasts longer is logged, once, with
+        the stack of who acquired it; by default as `connect` was told.
         """
         terms = self._terms(
-            "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout
-        )
+            "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
+            warn_after=warn_after,
+        )  # fmt: skip
         if timeout is not None:
             timeout = checked_timeout(timeout)
         return Lock(self, terms, timeout, self._on_lost(on_lost))
@@ -99,11 +103,15 @@ class Client(ClientFace):
         owner: object = None,
         label: str = "",
         on_lost: object = None,
+        warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> ReadWriteLock:
         """A read-write lock: ``.read()`` and ``.write()`` are locks, with the keywords of `lock`.
         Many readers or one writer, in the order of arrival."""
-        terms = self._terms("rwlock()", name, lease, renew, max_hold, fair, owner, label, foreign)
+        terms = self._terms(
+            "rwlock()", name, lease, renew, max_hold, fair, owner, label, foreign,
+            warn_after=warn_after,
+        )  # fmt: skip
         return ReadWriteLock(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def semaphore(
@@ -118,14 +126,16 @@ class Client(ClientFace):
         fair: bool = True,
         label: str = "",
         on_lost: object = None,
+        warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> Semaphore:
         """A semaphore of so many permits, with the keywords of `lock`. A holder that dies gives its
         permits back when its lease ends. The same name with another number is an error."""
         self._refuse_unless_offered("semaphore")
         terms = self._terms(
-            "semaphore()", name, lease, renew, max_hold, fair, None, label, foreign
-        )._replace(slots=checked_permits(permits))
+            "semaphore()", name, lease, renew, max_hold, fair, None, label, foreign,
+            warn_after=warn_after,
+        )._replace(slots=checked_permits(permits))  # fmt: skip
         return Semaphore(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def permits(
@@ -158,6 +168,7 @@ class Client(ClientFace):
         owner: object = None,
         label: str = "",
         on_lost: object = None,
+        warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> MultiLock:
         """Several names as one lock: all or nothing. Names of this client, with the keywords of
@@ -165,11 +176,36 @@ class Client(ClientFace):
 
         def terms_of(name: str) -> Terms:
             return self._terms(
-                "multi_lock()", name, lease, renew, max_hold, fair, owner, label, foreign
-            )
+                "multi_lock()", name, lease, renew, max_hold, fair, owner, label, foreign,
+                warn_after=warn_after,
+            )  # fmt: skip
 
         parts = parts_of(self, names, terms_of, Lock)
         return MultiLock(parts, checked_timeout(timeout), self._on_lost(on_lost))
+
+    def transaction_lock(
+        self,
+        name: str,
+        *,
+        connection: object,
+        timeout: Seconds | None = None,
+        advisory: bool = False,
+        **foreign: Never,
+    ) -> TransactionHold:
+        """Lock ``name`` in your own open transaction; a hold with a fence.
+
+        ``connection`` has that transaction: one of PyMySQL or psycopg, or SQLAlchemy connection or
+        session. The lock ends with it, by commit, rollback or a lost connection, and not before: a
+        block ends nothing. No lease can run out: with the data in the same database it is the
+        safest lock there is. It excludes other transaction locks of this name, not `lock` and its
+        kind (refused where it is noticed), and is refused in autocommit, where it would end at
+        once. ``advisory`` (PostgreSQL): without a row of ours.
+
+        Waits at most ``timeout`` seconds, then `AcquireTimeout`; your transaction is as it was.
+        `WouldDeadlock` and `StaleSnapshot`: roll back, and do it all again.
+        """
+        shown, taking = self._transaction(name, connection, timeout, advisory, foreign)
+        return TransactionHold(shown, run(taking))
 
     def latch(
         self,
@@ -209,7 +245,8 @@ class Client(ClientFace):
         (an address, say). ``on_gained`` is called with the hold when we begin to lead, ``on_lost``
         if we lose it."""
         terms = self._terms("election()", name, lease, True, None, True, None, "", foreign)
-        terms = terms._replace(label=checked_metadata(metadata))
+        # A lead is meant to last: nobody is warned of it.
+        terms = terms._replace(label=checked_metadata(metadata), warn_after=None)
         return Election(self, terms, on_gained, self._on_lost(on_lost))
 
     def once_every(
@@ -317,45 +354,3 @@ class Client(ClientFace):
 
 
 FACES[Client.colour] = Client
-
-
-def connect(
-    url: str | None = None,
-    *,
-    lease: Seconds = DEFAULT_LEASE,
-    namespace: str = DEFAULT_NAMESPACE,
-    **foreign: Never,
-) -> Client:
-    """A client of the store that the URL names: ``sqlite:///path``, ``memory://``. No argument is
-    ``$HOLDFAST_URL``, or else the embedded SQLite store of this user on this host."""
-    refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
-    return Client.on(open_store(url), lease=lease, namespace=namespace)
-
-
-default_client = DefaultClient(lambda: connect())
-
-
-def lock(name: str, **terms: Any) -> Lock:
-    """A lock on the default client; the keywords are those of `Client.lock`."""
-    return default_client().lock(name, **terms)
-
-
-def locked(
-    key: Key,
-    *,
-    prefix: str | None = None,
-    on_busy: OnBusy = "raise",
-    kind: Kind = "lock",
-    semaphore: int | None = None,
-    **terms: Any,
-) -> Callable[[F], F]:
-    """`Client.locked` on the default client, which is made at the first call, not at import."""
-    return locked_by(
-        default_client,
-        key,
-        prefix=prefix,
-        on_busy=on_busy,
-        kind=kind,
-        semaphore=semaphore,
-        terms=terms,
-    )

@@ -126,6 +126,7 @@ class VirtualRuntime:
         self.now = clock.now
         self.owner = real.owner
         self.who = real.who
+        self.stack = real.stack
         self.shielded = real.shielded
         self._clock = clock
         self._real = real

@@ -13,15 +13,18 @@ from holdfast.testing.simulation.bugs import BUGS
 from holdfast.testing.simulation.cast import cast_of
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
 from holdfast.testing.simulation.network import MemoryServer, Server
+from holdfast.testing.simulation.replica_bugs import REPLICA_BUGS
 from holdfast.testing.simulation.scenario import run_seed
+
+STORES = ("memory", "redis", "replicas", "forgetful")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3000, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first one")
-    parser.add_argument("--store", choices=("memory", "redis"), default="memory")
-    bugs = sorted([*BUGS, *LUA_BUGS])
+    parser.add_argument("--store", choices=STORES, default="memory")
+    bugs = sorted([*BUGS, *LUA_BUGS, *REPLICA_BUGS])
     parser.add_argument("--bug", choices=bugs, help="plant this bug, and find it")
     parser.add_argument("-v", "--verbose", action="store_true", help="all violations of a seed")
     given = parser.parse_args(argv)
@@ -31,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     began = time.perf_counter()
     failed = acquired = lost = handovers = 0
     for seed in range(given.first, given.first + given.seeds):
+        if not store.has(cast_of(seed)):
+            continue
         report = run_seed(seed, store)
         acquired += report.acquired
         lost += report.lost
@@ -52,17 +57,18 @@ def server_of(store: str) -> type[Server]:
     if store == "memory":
         return MemoryServer
     from holdfast.testing.simulation.redis import RedisServer
+    from holdfast.testing.simulation.replicas import Forgetful, Replicated
 
-    return RedisServer
+    return {"redis": RedisServer, "replicas": Replicated, "forgetful": Forgetful}[store]
 
 
 def hunt(bug: str, first: int, seeds: int) -> int:
     """Plant a bug and look for a seed that shows it; not to find one is the failure here."""
-    store = server_of("redis" if bug in LUA_BUGS else "memory")
-    plant, kind = (BUGS | LUA_BUGS)[bug]
+    plant, kind, known = (BUGS | LUA_BUGS | REPLICA_BUGS)[bug]
+    store = server_of(known or ("redis" if bug in LUA_BUGS else "memory"))
     with plant():
         for seed in range(first, first + seeds):
-            if kind not in cast_of(seed):
+            if kind not in cast_of(seed) or not store.has(cast_of(seed)):
                 continue
             violations = run_seed(seed, store).violations
             if violations:

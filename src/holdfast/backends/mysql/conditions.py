@@ -5,7 +5,15 @@ from __future__ import annotations
 from holdfast.backends.rows.errors import Again, NoTables
 from holdfast.errors import BackendError
 
-AGAIN = {1213: "a deadlock", 1205: "a row stayed locked", 1020: "a row has changed meanwhile"}
+AGAIN = {
+    1213: "a deadlock",
+    1205: "a row stayed locked",
+    1020: "a row has changed meanwhile",
+    1243: "a prepared statement is gone",
+    1615: "a prepared statement is of older tables",
+}
+# A bell that rang nobody: no such session, or not one that this user may wake. It is only a hint.
+NOT_RUNG = (1094, 1095)
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {
     1044: (False, "this user may not use the database"),

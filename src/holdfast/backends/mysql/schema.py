@@ -1,4 +1,5 @@
-"""The two tables, and the statements on them; one constant per purpose, each with its parameters.
+"""The tables, and the statements on two of them (`transactions` has the third); one
+constant per purpose, each with its parameters.
 
 A parameter (%s) is filled with what `words.literal` writes: digits, or hexadecimal digits in x'…'.
 So nothing that anybody said is ever quoted, whatever the server's sql_mode.
@@ -53,6 +54,14 @@ CREATE TABLE IF NOT EXISTS holdfast_rows (
     KEY holdfast_rows_queue (hash, kind, place)
 ) ENGINE = InnoDB
 """,
+    """
+CREATE TABLE IF NOT EXISTS holdfast_transactions (
+    hash BINARY(32) NOT NULL PRIMARY KEY,
+    name TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    fence BIGINT NOT NULL,
+    used DATETIME(6) NOT NULL
+) ENGINE = InnoDB
+""",
 )
 
 CHECK = """
@@ -94,6 +103,18 @@ ON DUPLICATE KEY UPDATE
     since = IF({_FREE}, VALUES(since), since),
     home = IF({_FREE}, VALUES(home), home),
     ends = IF({_FREE}, VALUES(ends), ends)
+"""
+
+# id, who, take, slots, lease, fair, lease in µs, home, hash. The same for a name that is there. It
+# does not matter whether assignments are made one after the other (sql_mode may say otherwise).
+CLAIM_AGAIN = f"""
+UPDATE holdfast_names SET
+    version = version + 1,
+    fence = GREATEST(last_fence + 1, {_US}),
+    last_fence = LAST_INSERT_ID(GREATEST(last_fence + 1, {_US})),
+    id = %s, who = %s, take = %s, slots = %s, lease = %s, fair = %s,
+    since = {_NOW}, ends = {_NOW} + INTERVAL %s MICROSECOND, home = %s
+WHERE hash = %s AND {_FREE}
 """
 
 # hash, id. The row stays for its last fence, from `since` on; the secret does not.
@@ -202,6 +223,15 @@ ON DUPLICATE KEY UPDATE kind = VALUES(kind), place = VALUES(place), who = VALUES
 )
 # hash, ids of rows to take away.
 GONE = "DELETE FROM holdfast_rows WHERE hash = %s AND id IN (%s) AND @holdfast_won = 1"
+
+# How a process is woken; the argument is in `bell`. Its ear owns a lock, by which it is found: to
+# end an ear that nobody uses any more, and to end its sleep, alone or after a write that was not in
+# vain.
+HEAR = "SELECT GET_LOCK(%s, %s)"
+END = "KILL CONNECTION IS_USED_LOCK(%s)"
+SLEEP = "DO SLEEP({:g})"
+RING = "KILL QUERY IS_USED_LOCK(%s)"
+RING_IF_WON = "KILL QUERY IF(@holdfast_won = 1, IS_USED_LOCK(%s), 0)"
 
 # prefix, prefix.
 NAMES = f"""

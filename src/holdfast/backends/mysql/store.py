@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import difflib
 import secrets
 import ssl
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
-from holdfast.errors import ConfigurationError
+from holdfast.errors import BackendError, ConfigurationError
 from holdfast.model import Capabilities, Granted
 
 try:
-    import asyncmy  # noqa: F401
-    import pymysql  # noqa: F401
+    import asyncmy.errors
+    import pymysql
 except ImportError as missing:
     raise ConfigurationError(
         f"MariaDB and MySQL need a client library that is not installed ({missing.name}): "
         "pip install 'holdfast[mysql]'"
     ) from None
 
-from holdfast.backends.mysql.links import Address, connect
+from holdfast.backends.mysql.bell import Listener
+from holdfast.backends.mysql.conditions import explained
+from holdfast.backends.mysql.links import Address, code_and_words, connect
 from holdfast.backends.mysql.tasks import connect_task
+from holdfast.backends.mysql.transactions import MySQLTransactions
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
-from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar
+from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.given import Given
+from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
+from holdfast.backends.rows.transactions import Transactions
 
 CAPABILITIES = Capabilities(
-    store="mysql", across="network", wakes="one paced read per process", survives_restart=True
+    store="mysql", across="network", survives_restart=True, transaction_locks=True
 )
-SPEECH = MySQLSpeech()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 
@@ -47,29 +52,49 @@ class MySQLStore:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
+        self._speech = MySQLSpeech()
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
-        self._ear: PacedEar | None = None
+        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
+        self._ear: PushEar | None = None
         forks.remember(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PacedEar(partial(_look, transport))
+        self._ear = PushEar(
+            partial(self._listener, transport), PacedEar(partial(self._look, transport))
+        )
         self._ears.add(self._ear)
         return self._backend(transport, self._ear)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and looks for it."""
+        """Its keeper was made just before, and hears for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
         if self._ear is None:
             self.blocking(signal)
         assert self._ear is not None
         return self._backend(transport, self._ear)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, self._speech, self.url, CAPABILITIES, start)
+        made.transactions = Transactions(transport, MySQLTransactions(self.url), self.url)
+        return made
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.mysql.health import findings  # only the doctor needs it
+
+        return findings(self._address)
+
+    def _listener(self, transport: BlockingTransport, budget: float) -> Listener:
+        return Listener(connect(self._address, budget), transport.send)
+
+    def _look(
+        self, transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+    ) -> list[tuple[str, Granted]]:
+        request = self._speech.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+        return self._speech.grants(transport.send(request, EAR_BUDGET))
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -84,13 +109,6 @@ class MySQLStore:
             transport.after_fork_in_child()
 
 
-def _look(
-    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
-) -> list[tuple[str, Granted]]:
-    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, EAR_BUDGET))
-
-
 def open_mysql(url: str) -> MySQLStore:
     """``mysql://user:password@host:port/database``, or ``mariadb://``, which is the same."""
     parts = urlsplit(url)
@@ -101,15 +119,8 @@ def open_mysql(url: str) -> MySQLStore:
         port = 0
     database = unquote(parts.path.strip("/"))
     if not port or not database or "/" in database or parts.fragment:
-        raise ConfigurationError(
-            f"not a {parts.scheme}:// URL: {parts.scheme}://user:password@host:port/database is "
-            "one, where / ? # @ in a password are written as %2F %3F %23 %40"
-        )
-    for option in options:
-        if option not in OPTIONS:
-            near = difflib.get_close_matches(option, OPTIONS, 1)
-            hint = f": did you mean {near[0]}?" if near else f" (there are: {', '.join(OPTIONS)})"
-            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+        raise not_a_url(f"{parts.scheme}://", parts.scheme)
+    refuse_unknown(parts.scheme, options, OPTIONS)
     said: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -133,3 +144,16 @@ def _secured(options: dict[str, str]) -> ssl.SSLContext:
     except OSError as error:
         raise ConfigurationError(f"the certificates cannot be read: {error}") from error
     return context
+
+
+def open_given_mysql(given: Given) -> MySQLStore:
+    """What a user's function, or engine, makes."""
+    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
+    return MySQLStore(Address({}, given.where, given))
+
+
+def _not_made(where: str, error: Exception) -> Exception | None:
+    if not isinstance(error, pymysql.MySQLError | asyncmy.errors.MySQLError):
+        return None
+    found = explained(*code_and_words(error), where)
+    return found if isinstance(found, BackendError) else None

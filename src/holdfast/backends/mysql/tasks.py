@@ -4,18 +4,34 @@ time."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import asyncmy
 from asyncmy.constants import CLIENT
 from asyncmy.errors import MySQLError, ProgrammingError
 
 from holdfast import clock
-from holdfast.backends.mysql import schema
-from holdfast.backends.mysql.conditions import explained
+from holdfast.backends.mysql import given, schema
+from holdfast.backends.mysql.conditions import NOT_RUNG, explained
 from holdfast.backends.mysql.links import Address, code_and_words, prepare, preparing, result_of
-from holdfast.backends.mysql.words import Result
+from holdfast.backends.mysql.prepared import (
+    EXECUTE,
+    FORGOTTEN,
+    PREPARE,
+    REFUSED,
+    Call,
+    Result,
+    Statement,
+    done,
+    numbered,
+    packed,
+)
+from holdfast.backends.mysql.words import spoken
+from holdfast.backends.rows.given import LOOKING
 from holdfast.errors import BackendError
+
+T = TypeVar("T")
 
 
 class TaskLink:
@@ -24,31 +40,74 @@ class TaskLink:
     def __init__(self, connection: Any, where: str) -> None:
         self._connection = connection
         self._where = where
+        self._prepared: dict[Statement, int] = {}
+        self._prepares = True
         self.broken = False
         self.used = clock.now()
 
     async def ask(self, request: Any, budget: float) -> Any:
+        if isinstance(request, Call):
+            return [await self._careful(self._called(request), request, budget)]
         if isinstance(request, tuple):
             return request[0], await self._ask(request[1], budget)
         if isinstance(request, list):  # each is one statement
-            return [[result] for result in await self._ask(";".join(request), budget)]
+            text = ";".join(map(spoken, request))
+            return [[result] for result in await self._ask(text, budget)]
         return await self._ask(request, budget)
 
     async def _ask(self, sql: str, budget: float) -> list[Result]:
+        results: list[Result] = await self._careful(self._said(sql), sql, budget)
+        return results
+
+    async def _said(self, sql: str) -> list[Result]:
         connection = self._connection
+        results: list[Result] = []
+        try:
+            await connection.query(sql)
+            results.append(result_of(connection._result))
+            while connection._result.has_next:
+                await connection.next_result()
+                results.append(result_of(connection._result))
+        except MySQLError as error:
+            if code_and_words(error)[0] not in NOT_RUNG:
+                raise
+        return results
+
+    async def _called(self, call: Call) -> Result:
+        connection = self._connection
+        statement = call.statement
+        try:
+            number = self._prepared.get(statement)
+            if number is None:
+                if not self._prepares:
+                    return (await self._said(spoken(call)))[0]
+                await connection._execute_command(PREPARE, statement.sql)
+                number, descriptions = numbered((await connection.read_packet()).get_all_data())
+                last = 0 if getattr(connection, "_deprecate_eof", False) else 1
+                for _ in range(descriptions + last if descriptions else 0):
+                    await connection.read_packet()
+                self._prepared[statement] = number
+            await connection._execute_command(EXECUTE, packed(number, call.values))
+            return done((await connection.read_packet()).get_all_data())
+        except MySQLError as error:
+            code, _ = code_and_words(error)
+            if code in FORGOTTEN:
+                self._prepared.clear()
+            if code not in REFUSED:
+                raise
+            self._prepares = False
+            return (await self._said(spoken(call)))[0]
+
+    async def _careful(self, exchange: Awaitable[T], said: Any, budget: float) -> T:
+        """Its errors as ours."""
         try:
             async with asyncio.timeout(budget):
-                await connection.query(sql)
-                results = [result_of(connection._result)]
-                while connection._result.has_next:
-                    await connection.next_result()
-                    results.append(result_of(connection._result))
-                return results
+                return await exchange
         except TimeoutError:
             self.broken = True
             raise BackendError(f"{self._where} did not answer within {budget:.3g} s") from None
         except MySQLError as error:
-            if not isinstance(error, ProgrammingError) or sql.startswith("BEGIN"):
+            if not isinstance(error, ProgrammingError) or said[:5] == "BEGIN":
                 self.broken = True  # a transaction may be open, or an answer on its way
             raise explained(*code_and_words(error), self._where) from error
         except OSError as error:
@@ -88,10 +147,14 @@ class TaskLink:
 
 async def connect_task(address: Address, budget: float) -> TaskLink:
     until = clock.now() + budget
+    words = address.said
     try:
         async with asyncio.timeout(budget):
-            connection = await asyncmy.connect(
-                **address.said,
+            made = None if address.given is None else await given.here(address.given)
+            if isinstance(made, dict):
+                words, made = made, None
+            connection = made or await asyncmy.connect(
+                **words,
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=budget,
@@ -107,11 +170,14 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         if code == 2003 or not isinstance(failed, BackendError):
             failed = BackendError(f"{address.where} is out of reach: {said}")
         raise failed from error
+    except BackendError:
+        raise
     except OSError as error:
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = TaskLink(connection, address.where)
+    least = 0.001 if address.given is None else LOOKING
     try:
-        prepare(await link._ask(preparing(), max(until - clock.now(), 0.001)), address.where)
+        prepare(await link._ask(preparing(), max(until - clock.now(), least)), address.where)
     except BaseException:
         link.close()
         raise

@@ -1,26 +1,20 @@
 """What is said to MariaDB or MySQL and what its answers mean: `Speech` of the SQL stores.
 
 A request is one string, of one statement or of several that travel together; the reply is a list of
-results, one for each. Values are written into it by `literal`, as digits and nothing else.
+results, one for each. Values are written into it by `literal`, as digits and nothing else. What is
+asked for most often is a `Call` instead, which a session prepares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.backends.mysql import schema
+from holdfast.backends.mysql.prepared import Call, Result, Statement
 from holdfast.backends.rows.book import FAIR, UNFAIR, Change, Seen
 from holdfast.core.law import PLACE_LEASE, REFRESH, Row
 from holdfast.model import Busy, Claim, Granted
-
-
-class Result(NamedTuple):
-    """What one statement did."""
-
-    affected: int
-    insert_id: int
-    rows: Sequence[Sequence[Any]]
 
 
 def literal(value: object) -> str:
@@ -43,32 +37,37 @@ def filled(statement: str, *values: object) -> str:
     return statement % tuple(map(literal, values))
 
 
+def spoken(request: str | Call) -> str:
+    """As text."""
+    return request if isinstance(request, str) else filled(request.statement.text, *request.values)
+
+
 def micros(seconds: float) -> int:
     return max(round(seconds * 1e6), 0)
 
 
 _PLACE_LEASE = micros(PLACE_LEASE)
 _BEGIN, _COMMIT = "BEGIN", "COMMIT"
+CLAIM_ALONE = Statement(schema.CLAIM_ALONE)
+CLAIM_AGAIN = Statement(schema.CLAIM_AGAIN)
+RELEASE_ALONE = Statement(schema.RELEASE_ALONE)
+MOST_KNOWN = 4096
 
 
 class MySQLSpeech:
     """Replies are lists of `Result`."""
 
-    def claim_alone(self, mark: bytes, claim: Claim, home: str) -> str:
+    def __init__(self) -> None:
+        self._known: dict[bytes, None] = {}
+
+    def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Call:
+        """A name whose row we left there is taken by a plain UPDATE, which is cheaper. If the row
+        is gone, nothing is done, and the claim goes the long way."""
         name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        return filled(
-            schema.CLAIM_ALONE,
-            mark,
-            name,
-            claim_id.encode(),
-            who,
-            take,
-            slots,
-            lease,
-            fair,
-            micros(lease),
-            home.encode(),
-        )
+        seat = (claim_id.encode(), who, take, slots, lease, fair, micros(lease), home.encode())
+        if self._known.pop(mark, 0) is None:
+            return Call(CLAIM_AGAIN, (*seat, mark))
+        return Call(CLAIM_ALONE, (mark, name, *seat))
 
     def taken(self, reply: Sequence[Result]) -> int:
         return reply[0].insert_id if reply[0].affected else 0
@@ -96,8 +95,11 @@ class MySQLSpeech:
         rest, fence, others = found[0]
         return Busy(REFRESH if others else min(REFRESH, max(int(rest) / 1e6, 0.0)), int(fence))
 
-    def release_alone(self, mark: bytes, claim: Claim) -> str:
-        return filled(schema.RELEASE_ALONE, mark, claim.id.encode())
+    def release_alone(self, mark: bytes, claim: Claim) -> Call:
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[mark] = None
+        return Call(RELEASE_ALONE, (mark, claim.id.encode()))
 
     def released(self, reply: Sequence[Result]) -> bool:
         return bool(reply[0].affected)
@@ -174,10 +176,17 @@ class MySQLSpeech:
         if change.gone:
             gone = _listed([claim_id.encode() for claim_id in change.gone])
             parts.append(schema.GONE % (literal(mark), gone))
-        return ";".join((*parts, _COMMIT))
+        parts.append(_COMMIT)
+        # The first bell travels with it: it is the last statement, because one that rings nobody
+        # is an error, after which the server executes no more.
+        parts += [filled(schema.RING_IF_WON, bell_of(home)) for home in _homes(change, home)[:1]]
+        return ";".join(parts)
 
     def written(self, reply: Sequence[Result]) -> bool:
         return reply[1].affected == 1
+
+    def rings(self, change: Change, home: str) -> Sequence[str]:
+        return [filled(schema.RING, bell_of(other)) for other in _homes(change, home)[1:]]
 
     def names(self, prefix: str) -> str:
         return filled(schema.NAMES, prefix.encode(), prefix.encode())
@@ -207,6 +216,16 @@ class MySQLSpeech:
             for result in reply
             for claim_id, fence, lease in result.rows
         ]
+
+
+def bell_of(home: str) -> str:
+    """The lock by which the ear of a client is found."""
+    return f"holdfast_{home}"
+
+
+def _homes(change: Change, home: str) -> list[str]:
+    """Whose processes to ring; ours is told without the server."""
+    return list(dict.fromkeys(row.home for row, _ in change.bells if row.home != home))
 
 
 def _listed(values: Sequence[bytes]) -> str:

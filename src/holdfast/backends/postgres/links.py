@@ -24,6 +24,7 @@ from holdfast.backends.postgres import schema
 from holdfast.backends.postgres.conditions import explained, not_connected
 from holdfast.backends.postgres.words import Request, Statement
 from holdfast.backends.rows.errors import Again, NoTables
+from holdfast.backends.rows.given import LOOKING, Given
 from holdfast.errors import BackendError
 
 READ, WRITE = select.POLLIN, select.POLLOUT
@@ -35,19 +36,21 @@ _POOLED_CODES = ("26000", "42P05")
 
 
 class Address:
-    """How to connect: libpq's own words, checked before."""
+    """How to connect: libpq's own words, checked before; or who makes connections for us."""
 
-    def __init__(self, conninfo: bytes, where: str) -> None:
+    def __init__(self, conninfo: bytes, where: str, given: Given | None = None) -> None:
         self.conninfo = conninfo
         self.where = where
+        self.given = given
 
 
 class Link:
     """One session; for one thread or task at a time. ``pooled``: a pooler stands between, which
     may give each transaction to another session: nothing may be left in it."""
 
-    def __init__(self, pgconn: Any, where: str) -> None:
+    def __init__(self, pgconn: Any, where: str, owner: object = None) -> None:
         self._pgconn = pgconn
+        self._owner = owner  # psycopg's connection, which would complain if nobody had it
         self._where = where
         self._prepared: set[bytes] = set()
         self.pooled = False
@@ -225,17 +228,23 @@ class Link:
                 pass
 
 
-def connect(address: Address, budget: float) -> Link:
-    """A session that was looked at: it can write, and it is ours, or known to be pooled."""
+def connect(address: Address, budget: float, made: Any = None) -> Link:
+    """A session that was looked at: it can write, and it is ours, or known to be pooled. ``made``:
+    what a user's function made already."""
     until = clock.now() + budget
     try:
-        link = Link(_run(_connecting(address), until), address.where)
+        if address.given is not None:
+            made = made or address.given.blocking(budget)
+            link = Link(made.pgconn, address.where, made)
+        else:
+            link = Link(_run(_connecting(address), until), address.where)
     except TimeoutError:
         raise BackendError(
             f"{address.where} did not answer in time while connecting ({budget:.3g} s)"
         ) from None
+    least = 0.001 if address.given is None else LOOKING
     try:
-        _check(link, address, max(until - clock.now(), 0.001))
+        _check(link, address, max(until - clock.now(), least))
     except BaseException:
         link.close()
         raise
@@ -260,6 +269,8 @@ def _connecting(address: Address) -> Waits:
 
 
 def _check(link: Link, address: Address, budget: float) -> None:
+    if address.given is not None:  # whatever was begun, and set, there
+        link.run(link.saying(schema.TAKEN_OVER), budget)
     result = link.run(link.saying(schema.CHECK), budget)
     pid, read_only, standby = (result.get_value(0, column) for column in range(3))
     if standby == b"t" or read_only == b"on":

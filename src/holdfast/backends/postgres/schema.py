@@ -1,4 +1,5 @@
-"""The two tables, and the statements on them; one constant per purpose, its parameters numbered.
+"""The tables, and the statements on two of them (`transactions` has the third); one
+constant per purpose, its parameters numbered.
 
 Each is a transaction of its own. Its clock is read once, when it starts: what somebody else did
 while it waited for a row makes it err on the safe side (a lease that began a little early, a hold
@@ -44,6 +45,12 @@ CREATE TABLE IF NOT EXISTS holdfast_rows (
     PRIMARY KEY (hash, id)
 ) WITH (fillfactor = 50);
 CREATE INDEX IF NOT EXISTS holdfast_rows_queue ON holdfast_rows (hash, kind, place);
+CREATE TABLE IF NOT EXISTS holdfast_transactions (
+    hash bytea PRIMARY KEY,
+    name text NOT NULL,
+    fence bigint NOT NULL,
+    used timestamptz NOT NULL
+) WITH (fillfactor = 50);
 """
 # Two that make them at once would collide in the catalogue.
 MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COMMIT"
@@ -51,6 +58,8 @@ MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COM
 # What a connection is, asked once: behind a pooler it is not the one that we were told of; a
 # standby and a read-only database cannot lock.
 CHECK = "SELECT pg_backend_pid(), current_setting('transaction_read_only'), pg_is_in_recovery()"
+# Of a connection that somebody else made: its transaction is not ours. (Without one it warns.)
+TAKEN_OVER = "ROLLBACK; SET client_encoding = 'UTF8'"
 # Steps are short. One that waits longer than any budget waits for nobody. Plans do not depend on
 # what is asked for, and making one takes longer than the statement.
 SETTINGS = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
 from holdfast.model import Capabilities, Granted
@@ -25,21 +25,30 @@ except ImportError as missing:
         "pip install 'holdfast[postgres]'"
     ) from None
 
+from holdfast.backends.postgres.conditions import not_connected
 from holdfast.backends.postgres.links import Address, Link, connect
 from holdfast.backends.postgres.tasks import connect_task
+from holdfast.backends.postgres.transactions import PostgresTransactions
 from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
 from holdfast.backends.rows.backend import RowsBackend, mark_of
 from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.given import Given
+from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
 from holdfast.backends.rows.tasks import TaskTransport
+from holdfast.backends.rows.transactions import Transactions
 
-CAPABILITIES = Capabilities(store="postgresql", across="network", survives_restart=True)
+CAPABILITIES = Capabilities(
+    store="postgresql", across="network", survives_restart=True, transaction_locks=True
+)
 SPEECH = PostgresSpeech()
 _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
 
 class Listener:
     """A connection that hears one channel."""
+
+    says = True
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -95,7 +104,9 @@ class PostgresStore:
     def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        return RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made.transactions = Transactions(transport, PostgresTransactions(self.url), self.url)
+        return made
 
     def _listener(self, budget: float) -> Listener | None:
         link = connect(self._address, budget)
@@ -103,6 +114,12 @@ class PostgresStore:
             link.close()
             return None
         return Listener(link)
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the database finds."""
+        from holdfast.backends.postgres.health import findings  # only the doctor needs it
+
+        return findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -128,24 +145,27 @@ def open_postgres(url: str) -> PostgresStore:
     """``postgresql://`` or ``postgres://``, as libpq reads them."""
     parts = urlsplit(url)
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    for pair in filter(None, parts.query.split("&")):
-        option = pair.partition("=")[0]
-        if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"{parts.scheme}://: unknown option {option!r}{hint}")
+    pairs = filter(None, parts.query.split("&"))
+    refuse_unknown(parts.scheme, [pair.partition("=")[0] for pair in pairs], known)
     try:
         said = conninfo_to_dict(url)
         readable = not parts.fragment and _PORTS(str(said.get("port") or "")) is not None
     except psycopg.Error:
         readable = False  # what it says may quote a password
     if not readable:
-        raise ConfigurationError(
-            "not a PostgreSQL URL: postgresql://user:password@host:port/database is one, where "
-            "/ ? # @ in a password are written as %2F %3F %23 %40"
-        )
+        raise not_a_url("PostgreSQL", "postgresql")
     where = f"postgresql at {said.get('host', 'localhost')}:{said.get('port', 5432)}"
     if said.get("dbname"):
         where += f"/{said['dbname']}"
     ours = {"client_encoding": "UTF8", "fallback_application_name": "holdfast"}
     return PostgresStore(Address(make_conninfo(url, **ours).encode(), where))
+
+
+def open_given_postgres(given: Given) -> PostgresStore:
+    """What a user's function, or engine, makes."""
+    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
+    return PostgresStore(Address(b"", given.where, given))
+
+
+def _not_made(where: str, error: Exception) -> Exception | None:
+    return not_connected(str(error), where) if isinstance(error, psycopg.Error) else None

@@ -104,7 +104,8 @@ def _done(future: asyncio.Future[None]) -> None:
 
 async def connect_task(address: Address, budget: float) -> TaskLink:
     """libpq asks for names of hosts and blocks for it; so another thread connects."""
-    made = asyncio.get_running_loop().run_in_executor(None, connect, address, budget)
+    given = None if address.given is None else await address.given.here()
+    made = asyncio.get_running_loop().run_in_executor(None, connect, address, budget, given)
     try:
         return TaskLink(await asyncio.shield(made))
     except asyncio.CancelledError:

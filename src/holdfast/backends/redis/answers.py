@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.model import Busy, Gone, Granted, Holder, Snapshot, Waiter, Who
+from holdfast.model import Busy, Claim, Gone, Granted, Holder, Snapshot, Waiter, Who
 
 MOST_FENCE = 2**53  # Lua's numbers are exact so far
 GONE = Gone()
@@ -33,6 +33,22 @@ def renewed(known: Any, fence: int, lease: float) -> Granted | Gone:
     if type(known) is not int:
         raise ValueError
     return Granted(fence, lease) if known else GONE
+
+
+def seen_held(reply: Any, claims: Sequence[Claim], fences: Sequence[int]) -> list[Granted | Gone]:
+    """What the renewal of holds was answered."""
+    return [
+        renewed(known, fence, claim.lease)
+        for known, claim, fence in zip(reply, claims, fences, strict=True)
+    ]
+
+
+def seen_waiting(
+    reply: Any, claims: Sequence[Claim], fences: Sequence[int]
+) -> list[Granted | Busy | Gone]:
+    """What the refresh of places was answered."""
+    threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+    return [refreshed(three, claim.lease) for three, claim in zip(threes, claims, strict=True)]
 
 
 def refreshed(three: Sequence[Any], lease: float) -> Granted | Busy | Gone:

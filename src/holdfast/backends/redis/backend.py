@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from holdfast.backends.bells import Bells
@@ -18,24 +18,25 @@ from holdfast.backends.redis.answers import (
     busy,
     gone,
     granted,
-    refreshed,
-    renewed,
     seen,
+    seen_held,
+    seen_waiting,
 )
-from holdfast.backends.redis.conditions import ServerError, explained
+from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
+    Plan,
     claiming,
     claiming_many,
     key_of,
     keys_of,
     micros,
     name_of,
-    refreshing,
+    planned,
     releasing,
     releasing_many,
-    renewal,
 )
+from holdfast.core.acquire import PATIENCE
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
@@ -53,6 +54,11 @@ CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: si
 MOST_SHOWN = 1000  # waiters in the message of a time-out
 EVERYBODY = 10**9
 SCAN_COUNT = 1000
+_READ_RENEWALS: dict[Script, Callable[..., list[Any]]] = {
+    scripts.RENEW: seen_held,
+    scripts.REFRESH: seen_waiting,
+    scripts.SIMPLE_RENEW: simple.seen,
+}
 
 
 class Transport(Protocol):
@@ -69,20 +75,29 @@ class Transport(Protocol):
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]: ...
 
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        """The same, and behind them on the same connection a WAIT, whose answer is the last."""
+
     async def listen(self, since: float) -> bool: ...
 
     async def hear(self, timeout: float | None) -> None: ...
 
     def poke(self) -> None: ...
 
-    def distrust(self) -> None:
-        """Close the connection that answered last: it is out of step, or it is not Redis."""
+    def distrust(self, why: str) -> None:
+        """Close the connection that answered last: it is out of step, or leads to the wrong one."""
 
     def close(self) -> None: ...
 
 
 class RedisBackend:
     """One server, one colour (the transport's)."""
+
+    patience = PATIENCE
+    # Whether a script may touch one name only, so that a batch is a call for each, in one write.
+    apart = False
 
     def __init__(self, transport: Transport, where: str) -> None:
         self._transport = transport
@@ -100,6 +115,10 @@ class RedisBackend:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    def home_of(self, name: str) -> str:
+        """Where the bells of a name are heard; '.' while nobody listens."""
+        return self._transport.home
 
     async def _run(
         self, script: Script, said: bytes, words: int, budget: float, name: str = ""
@@ -123,7 +142,12 @@ class RedisBackend:
             if not isinstance(reply, ServerError):
                 return reply
             error = reply
-        raise explained(error, self._where, key_of(name) if name else "", script.source)
+        raise self._refused(error, name, script.source)
+
+    def _refused(self, error: ServerError, name: str = "", source: str = "") -> BackendError:
+        if is_elsewhere(error):
+            self._transport.distrust("has a master elsewhere")
+        return explained(error, self._where, key_of(name) if name else "", source)
 
     # ---- claim and release: the hot ones -----------------------------------------------------
 
@@ -136,7 +160,7 @@ class RedisBackend:
                 answer = simple.answer(claim, reply[0], reply[-1])
             assert not isinstance(answer, Gone)
             return answer
-        said = claiming(claim, self._transport.home)
+        said = claiming(claim, self.home_of(claim.name))
         reply = self._transport.send(self._claim_head + said, budget)
         if self._transport.suspends:
             reply = await reply
@@ -166,7 +190,7 @@ class RedisBackend:
         """`claim`, where the transport does not suspend. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
-        said = claiming(claim, self._transport.home)
+        said = claiming(claim, self.home_of(claim.name))
         reply = self._transport.send(self._claim_head + said, budget)
         if type(reply) is ServerError:
             return None
@@ -217,47 +241,38 @@ class RedisBackend:
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         """Holds in one script call, places in another, plain locks in a third; in one write."""
-        kinds: dict[Script, list[int]] = {}
-        for number, claim in enumerate(claims):
-            if claim.layout:
-                kinds.setdefault(scripts.SIMPLE_RENEW, []).append(number)
-            else:
-                script = scripts.RENEW if fences[number] else scripts.REFRESH
-                kinds.setdefault(script, []).append(number)
-        home = self._transport.home.replace(".", "")
-        calls = []
-        for script, numbers in kinds.items():
-            chosen = [claims[number] for number in numbers]
-            if script is scripts.RENEW:
-                calls.append(renewal(chosen, [fences[number] for number in numbers]))
-            elif script is scripts.REFRESH:
-                calls.append(refreshing(chosen, home))
-            else:
-                calls.append(simple.renew_said(chosen))
-        commands = [
-            script.head(words) + said for script, (said, words) in zip(kinds, calls, strict=True)
-        ]
-        replies = await self._transport.calls(commands, budget)
+        plan = planned(claims, fences, self.home_of, apart=self.apart)
+        replies = await self._transport.calls(plan.commands, budget)
+        return await self._renewals(plan, claims, fences, replies, budget)
+
+    async def _renewals(
+        self,
+        plan: Plan,
+        claims: Sequence[Claim],
+        fences: Sequence[int],
+        replies: Sequence[Any],
+        budget: float,
+    ) -> list[Granted | Busy | Gone | BackendError]:
         answers: list[Any] = [None] * len(claims)
         for (script, numbers), (said, words), reply in zip(
-            kinds.items(), calls, replies, strict=True
+            plan.kinds, plan.calls, replies, strict=True
         ):
-            if isinstance(reply, ServerError):
-                name = claims[numbers[0]].name if len(numbers) == 1 else ""
-                reply = await self._again(reply, script, said, words, budget, name)
-            with self._sense(reply):
-                if script is scripts.RENEW:
-                    for number, known in zip(numbers, reply, strict=True):
-                        answers[number] = renewed(known, fences[number], claims[number].lease)
-                elif script is scripts.REFRESH:
-                    threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-                    for number, three in zip(numbers, threes, strict=True):
-                        answers[number] = refreshed(three, claims[number].lease)
-                else:
-                    for number, *two in zip(numbers, reply[::2], reply[1::2], strict=True):
-                        answers[number] = simple.answer(claims[number], *two)
+            try:
+                if isinstance(reply, ServerError):
+                    name = claims[numbers[0]].name if len(numbers) == 1 else ""
+                    reply = await self._again(reply, script, said, words, budget, name)
+                with self._sense(reply):
+                    mine, theirs = [claims[n] for n in numbers], [fences[n] for n in numbers]
+                    read = _READ_RENEWALS[script](reply, mine, theirs)
+                    for number, answer in zip(numbers, read, strict=True):
+                        answers[number] = answer
+            except BackendError as error:
+                if not self.apart:
+                    raise
+                for number in numbers:
+                    answers[number] = error
         return answers
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
@@ -304,7 +319,7 @@ class RedisBackend:
         if layout:
             rest = await self._call(packed("PTTL", simple.key_of(name)), budget)
             if isinstance(rest, ServerError):
-                raise explained(rest, self._where)
+                raise self._refused(rest)
             if type(rest) is not int:
                 raise self._senseless(rest)
             return simple.snapshot(name, rest)
@@ -322,7 +337,7 @@ class RedisBackend:
                 packed("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT), budget
             )
             if isinstance(reply, ServerError):
-                raise explained(reply, self._where)
+                raise self._refused(reply)
             with self._sense(reply):
                 cursor, keys = reply
                 fresh = sorted({name for key in keys if (name := name_of(key))} - found)
@@ -364,7 +379,7 @@ class RedisBackend:
             raise self._senseless(reply) from None
 
     def _senseless(self, reply: Any) -> BackendError:
-        self._transport.distrust()
+        self._transport.distrust("answered what makes no sense")
         return BackendError(
             f"{self._where} answered what makes no sense here ({type(reply).__name__}): is it "
             "Redis, and only Redis, between us?",

@@ -21,7 +21,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
-from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.links import LEAST, Link, Where
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -33,7 +33,7 @@ LONGEST_PAUSE = 1.0
 class BlockingTransport:
     suspends = False
 
-    def __init__(self, address: Address, home: str, connected: Callable[[Link], None]) -> None:
+    def __init__(self, address: Where, home: str, connected: Callable[[Link], None]) -> None:
         self.bells = Bells()
         self._address = address
         self._connected = connected
@@ -58,7 +58,7 @@ class BlockingTransport:
         except AttributeError:
             link = None
         now = clock.now()
-        if link is None or now - link.used > IDLE:
+        if link is None or now - link.used > IDLE or link.generation != self._address.generation:
             link, budget = self._ready(link, now, budget)
         link.used = now
         try:
@@ -78,10 +78,17 @@ class BlockingTransport:
             self._drop(link)
             raise
 
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        return await self.calls([*commands, packed("WAIT", replicas, wait_ms)], budget)
+
     def _ready(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
         """This thread's connection, and what connecting left of the budget."""
         if link is not None:
-            if link is self._ear or now - link.used <= IDLE or not link.is_stale():
+            if link.generation == self._address.generation and (
+                link is self._ear or now - link.used <= IDLE or not link.is_stale()
+            ):
                 return link, budget
             self._drop(link)
         link = Link(self._address, budget)
@@ -92,7 +99,7 @@ class BlockingTransport:
             raise
         self._local.link = link
         self._links.add(link)
-        return link, max(now + budget - clock.now(), 0.001)
+        return link, max(now + budget - clock.now(), LEAST)
 
     def _drop(self, link: Link) -> None:
         """It may be in the middle of an answer."""
@@ -146,6 +153,9 @@ class BlockingTransport:
 
     async def hear(self, timeout: float | None) -> None:
         poked, timeout = self._poke.ready(timeout)
+        ear = self._ear
+        if ear is not None and ear.generation != self._address.generation:
+            self._drop(ear)  # who is there rings no more
         if self._listening and self._ear is None and self.bells:
             timeout = self._reopen(timeout)
         waiter = select.poll()
@@ -187,7 +197,11 @@ class BlockingTransport:
 
     # ---- the end -----------------------------------------------------------------------------
 
-    def distrust(self) -> None:
+    def moved(self) -> None:
+        """The server is another one: whoever hears opens its ear there."""
+        self._poke.poke()
+
+    def distrust(self, why: str) -> None:
         link = getattr(self._local, "link", None)
         if link is not None:
             self._drop(link)

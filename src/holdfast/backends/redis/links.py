@@ -7,12 +7,13 @@ it is for the core to ask again, with the same claim id.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import hiredis
 import redis
@@ -20,9 +21,11 @@ import redis.asyncio
 
 from holdfast import clock
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
+from holdfast.core.acquire import PATIENCE
 from holdfast.errors import BackendError, ConfigurationError
 
 READ_SIZE = 65536
+LEAST = 0.02  # for a command, when connecting took all of the budget: it must not have been in vain
 MOST_BYTES = 64 * 2**20  # of one answer: a server that never ends one must not fill our memory
 # What the handshake needs, or what would make redis-py do more than connect.
 _OURS: dict[str, Any] = {
@@ -36,7 +39,10 @@ _OURS: dict[str, Any] = {
     "retry": None,
     "socket_keepalive": True,
 }
-_NOT_OURS = ("retry_on_error", "maint_notifications_config", "event_dispatcher", "parser_class")
+_NOT_OURS = (
+    "retry_on_error", "maint_notifications_config", "event_dispatcher", "parser_class",
+    "connection_pool",
+)  # fmt: skip
 _KINDS = {
     redis.asyncio.Connection: redis.Connection,
     redis.asyncio.SSLConnection: redis.SSLConnection,
@@ -44,32 +50,84 @@ _KINDS = {
 }
 
 
+class Where(Protocol):
+    """What leads to a server: an `Address`, or whoever finds it out (`sentinel`)."""
+
+    where: str  # for messages; never a password
+    generation: int  # grows when the server is another one: older links lead to where it was
+    on_move: Callable[[], None]  # is called when it has grown, on any thread
+    replicas: int  # how many there are known to be; 0: only the server itself knows
+    least: float  # seconds for connecting, whatever the budget, where somebody else waits for it
+    patience: float  # how long who waits goes on asking while there is no server
+
+    def connect(self, budget: float) -> tuple[Any, int]:
+        """A connection of redis-py that is connected, and its generation."""
+
+    async def connect_task(self, budget: float) -> tuple[Any, int]:
+        """The same for asyncio."""
+
+    def failed(self, error: BaseException) -> BackendError:
+        """Why there is no connection."""
+
+    def after_fork_in_child(self) -> None: ...
+
+
 class Address:
     """How to connect: a kind of redis-py's connection, and what to tell it."""
 
-    def __init__(self, kind: type, said: dict[str, Any]) -> None:
+    generation = 0
+    replicas = 0
+    least = 0.0
+    patience = PATIENCE
+
+    def __init__(self, kind: type, said: dict[str, Any], what: str = "redis") -> None:
+        self._what = what
+        self.on_move: Callable[[], None] = lambda: None  # it never does
         self._blocking = _blocking_kind(kind)
         self._tasks = next(ours for ours, twin in _KINDS.items() if twin is self._blocking)
-        self._said = {key: value for key, value in said.items() if key not in _NOT_OURS}
+        self.said = {key: value for key, value in said.items() if key not in _NOT_OURS}
         self.where = self._described()
 
     def _described(self) -> str:
         """For messages; never a password."""
-        db = f"/{self._said['db']}" if self._said.get("db") else ""
-        if "path" in self._said:
-            return f"redis at {self._said['path']}{db}"
-        return f"redis at {self._said.get('host', 'localhost')}:{self._said.get('port', 6379)}{db}"
+        db = f"/{self.said['db']}" if self.said.get("db") else ""
+        if "path" in self.said:
+            return f"{self._what} at {self.said['path']}{db}"
+        return f"{self._what} at {self.place}{db}"
 
-    def blocking(self, budget: float) -> Any:
-        return self._made(self._blocking, budget)
+    @property
+    def place(self) -> str:
+        return f"{self.said.get('host', 'localhost')}:{self.said.get('port', 6379)}"
 
-    def tasks(self, budget: float) -> Any:
-        return self._made(self._tasks, budget)
+    def moved_to(self, host: str, port: int) -> Address:
+        """The same elsewhere."""
+        return Address(self._blocking, {**self.said, "host": host, "port": port}, self._what)
+
+    def connect(self, budget: float) -> tuple[Any, int]:
+        connection = self._made(self._blocking, budget)
+        try:
+            connection.connect()
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
+            raise self.failed(error) from error
+        return connection, self.generation
+
+    async def connect_task(self, budget: float) -> tuple[Any, int]:
+        connection = self._made(self._tasks, budget)
+        try:
+            async with asyncio.timeout(budget):
+                await connection.connect()
+        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
+            connection._close()
+            raise self.failed(error) from error
+        except BaseException:
+            connection._close()
+            raise
+        return connection, self.generation
 
     def _made(self, kind: type, budget: float) -> Any:
         budgets = {"socket_timeout": budget, "socket_connect_timeout": budget}
-        wanted = {**self._said, **_OURS, **budgets}
-        known = _parameters(kind)
+        wanted = {**self.said, **_OURS, **budgets}
+        known = parameters_of(kind)
         if "driver_info" in known:  # what used to be said with two words
             known -= {"lib_name", "lib_version"}
         try:
@@ -79,13 +137,15 @@ class Address:
 
     def check(self) -> None:
         """Refuse now what redis-py would refuse when it connects."""
-        foreign = self._said.keys() - _parameters(self._blocking)
+        foreign = self.said.keys() - parameters_of(self._blocking)
         if foreign:
             raise ConfigurationError(f"{self.where}: unknown option {sorted(foreign)[0]!r}")
-        self.blocking(1.0)
+        self._made(self._blocking, 1.0)
+
+    def after_fork_in_child(self) -> None:
+        """It knows nothing that could be in the middle of something."""
 
     def failed(self, error: BaseException) -> BackendError:
-        """Why there is no connection."""
         where = self.where
         said = str(error) or type(error).__name__
         secured = self._blocking is redis.SSLConnection
@@ -98,7 +158,7 @@ class Address:
             return explained(ServerError(f"NOPERM {said}"), where)
         if isinstance(error, redis.exceptions.AuthenticationError):
             # redis-py has cut off the server's word.
-            knows = any(self._said.get(key) for key in ("password", "credential_provider"))
+            knows = any(self.said.get(key) for key in ("password", "credential_provider"))
             return explained(ServerError(f"{'WRONGPASS' if knows else 'NOAUTH'} {said}"), where)
         if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.BusyLoadingError):
             code = "LOADING " if isinstance(error, redis.exceptions.BusyLoadingError) else ""
@@ -129,7 +189,7 @@ def _closest(kind: type) -> type:
     raise ConfigurationError(f"connections of the kind {kind.__name__} are not known here")
 
 
-def _parameters(kind: type) -> set[str]:
+def parameters_of(kind: type) -> set[str]:
     names: set[str] = set()
     for parent in kind.__mro__:
         if parent is not object and "__init__" in vars(parent):
@@ -145,24 +205,20 @@ class Link:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_where", "budget", "pushed", "reader", "sock",
-        "used",
+        "__weakref__", "_connection", "_limit", "_where", "budget", "generation", "pushed",
+        "reader", "sock", "used",
     )  # fmt: skip
 
-    def __init__(self, address: Address, budget: float) -> None:
+    def __init__(self, address: Where, budget: float) -> None:
         began = clock.now()
         self._where = address.where
-        self._connection = address.blocking(budget)
-        try:
-            self._connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise address.failed(error) from error
+        self._connection, self.generation = address.connect(budget)
         self.sock: Any = self._connection._sock
         self.sock.settimeout(None)
         self.reader = new_reader()
         self.pushed: Any = None
         self.used = clock.now()
-        self.budget = max(began + budget - self.used, 0.001)  # what connecting left of it
+        self.budget = max(began + budget - self.used, LEAST)  # what connecting left of it
         self._limit = -1.0
 
     def ask(self, command: bytes, budget: float) -> Any:

@@ -10,7 +10,8 @@ import hashlib
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "lua"
-_MARK = "--@law\n"
+_LAW = "--@law\n"
+_SIZES = "--@sizes\n"
 
 
 def bulk(data: bytes) -> bytes:
@@ -24,13 +25,18 @@ def packed(*words: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(map(bulk, encoded))
 
 
+def _read(part: str) -> str:
+    return (_FOLDER / f"{part}.lua").read_text()
+
+
 class Script:
     """One verb."""
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        law = (_FOLDER / "law.lua").read_text()
-        self.write((_FOLDER / f"{verb}.lua").read_text().replace(_MARK, law))
+        source = _read(verb).replace(_LAW, _read("law"))
+        before, *after = source.split(_SIZES)
+        self.write(before + _read("sizes") + "".join(after) if after else source)
 
     def write(self, source: str) -> None:
         """From now on it is this; tests put mistakes in."""

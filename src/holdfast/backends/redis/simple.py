@@ -7,6 +7,7 @@ exclude each other. It has no queue, no fence and no bells: who waits looks now 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.backends.redis.scripts import bulk
 from holdfast.model import Busy, Capabilities, Claim, Gone, Granted, Holder, Snapshot, Who
@@ -53,6 +54,12 @@ def answer(claim: Claim, kind: int, rest: int) -> Granted | Busy | Gone:
     if kind != 0:
         raise ValueError
     return Busy(min(PACE, rest / 1e3) if rest > 0 else PACE, 0)
+
+
+def seen(reply: Any, claims: Sequence[Claim], fences: Sequence[int]) -> list[Granted | Busy | Gone]:
+    """What `renew_said` was answered."""
+    twos = zip(reply[::2], reply[1::2], strict=True)
+    return [answer(claim, *two) for two, claim in zip(twos, claims, strict=True)]
 
 
 def snapshot(full_name: str, rest: int) -> Snapshot:

@@ -6,11 +6,12 @@ import logging
 import re
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
@@ -27,7 +28,10 @@ except ImportError as missing:
 
 from holdfast.backends.redis.blocking import BlockingTransport
 from holdfast.backends.redis.links import Address, Link
+from holdfast.backends.redis.replicas import ReplicatedBackend, checked_replicas
 from holdfast.backends.redis.scripts import packed
+from holdfast.backends.redis.sentinel import SentinelAddress
+from holdfast.backends.redis.sentinel_urls import sentinels_of_pool, sentinels_of_url
 from holdfast.backends.redis.tasks import TaskLink, TaskTransport
 
 log = logging.getLogger("holdfast")
@@ -40,24 +44,49 @@ NOT_READ = (
 
 
 class RedisStore:
-    """One server, seen by one client."""
+    """One server, seen by one client; or the master that Sentinel tells of."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address | SentinelAddress) -> None:
         self._address = address
         self.url = address.where
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
         self._checked = False
+        self._replicas: int | str | None = None
+        address.on_move = self._moved
         forks.remember(self)
 
+    def _moved(self) -> None:
+        for transport in list(self._transports):
+            transport.moved()
+
+    def count_replicas(self, replicas: object) -> None:
+        """From now on a claim counts only when so many have it."""
+        self._replicas = checked_replicas(replicas)
+
+    def _backend(self, transport: BlockingTransport | TaskTransport) -> RedisBackend:
+        where, replicas = self._address, self._replicas
+        if replicas is None:
+            backend = RedisBackend(transport, where.where)
+        else:
+            backend = ReplicatedBackend(transport, where.where, replicas, lambda: where.replicas)
+        backend.patience = where.patience
+        return backend
+
     def blocking(self, signal: Callable[[], Signal]) -> RedisBackend:
-        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
-        self._transports.add(transport)
-        return RedisBackend(transport, self._address.where)
+        return self._backend(self.blocking_transport())
 
     def tasks(self, signal: Callable[[], Signal]) -> RedisBackend:
+        return self._backend(self.task_transport())
+
+    def blocking_transport(self) -> BlockingTransport:
+        transport = BlockingTransport(self._address, secrets.token_hex(8), self._check)
+        self._transports.add(transport)
+        return transport
+
+    def task_transport(self) -> TaskTransport:
         transport = TaskTransport(self._address, secrets.token_hex(8), self._check_later)
         self._transports.add(transport)
-        return RedisBackend(transport, self._address.where)
+        return transport
 
     # ---- what an operator should know ---------------------------------------------------------
 
@@ -77,6 +106,12 @@ class RedisStore:
         if not info.cancelled() and info.exception() is None:
             warn_of_eviction(self.url, info.result())
 
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the server finds."""
+        from holdfast.backends.redis.health import findings  # only the doctor needs it
+
+        return findings(self._address)
+
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
 
@@ -84,6 +119,7 @@ class RedisStore:
         """The parent goes on."""
 
     def after_fork_in_child(self) -> None:
+        self._address.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
 
@@ -106,16 +142,11 @@ def warn_of_eviction(where: str, info: Any) -> None:
 
 def open_redis(url: str) -> RedisStore:
     """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
-    return RedisStore(address_of_url(url))
-
-
-def open_redis_client(client: Any) -> RedisStore:
-    """The server of an existing client, on connections of our own: with its address, its
-    credentials and its TLS, without its pool, its retries and its decoding."""
-    return RedisStore(address_of_client(client))
+    return _opened(address_of_url(url))
 
 
 def address_of_url(url: str) -> Address:
+    """Not checked yet."""
     try:
         parts = urlsplit(url)
         refused = parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)
@@ -130,21 +161,35 @@ def address_of_url(url: str) -> Address:
         hint = NOT_READ
     if pool is None:
         raise ConfigurationError(f"not a Redis URL: {hint}")
-    return _address(pool.connection_class, pool.connection_kwargs)
+    return Address(pool.connection_class, dict(pool.connection_kwargs))
 
 
-def address_of_client(client: Any) -> Address:
+def open_sentinel(url: str) -> RedisStore:
+    """``redis+sentinel://``: the master that sentinels know."""
+    return _opened(sentinels_of_url(url))
+
+
+def open_redis_client(client: Any) -> RedisStore:
+    """The server of an existing client, on connections of our own: with its address, its
+    credentials and its TLS, without its pool, its retries and its decoding. Or its sentinels, if it
+    was made by ``Sentinel.master_for``."""
+    return _opened(address_of_client(client))
+
+
+def address_of_client(client: Any) -> Address | SentinelAddress:
+    """Not checked yet."""
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
     if "connection_pool" in pool.connection_kwargs:
-        raise ConfigurationError(
-            "a client that asks Sentinel for its server is not understood: give the master's URL"
-        )
-    return _address(pool.connection_class, pool.connection_kwargs)
+        return sentinels_of_pool(pool)
+    return Address(pool.connection_class, dict(pool.connection_kwargs))
 
 
-def _address(kind: type, said: dict[str, Any]) -> Address:
-    address = Address(kind, dict(said))
+def _opened(address: Address | SentinelAddress) -> RedisStore:
+    replicas = address.said.pop("replicas", None)
     address.check()
-    return address
+    store = RedisStore(address)
+    if replicas is not None:
+        store.count_replicas(replicas)
+    return store

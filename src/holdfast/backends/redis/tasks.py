@@ -13,14 +13,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import hiredis
-import redis
 
 from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import Unreachable, explained
-from holdfast.backends.redis.links import MOST_BYTES, Address, new_reader
+from holdfast.backends.redis.links import LEAST, MOST_BYTES, Where, new_reader
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -38,6 +37,7 @@ class TaskLink(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.listens = False
         self.lost: BackendError | None = None
+        self.generation = 0
         self._transport: Any = _taken_over(connection)
         self._where = where
         self._bells = bells
@@ -49,6 +49,9 @@ class TaskLink(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._subscribed: asyncio.Future[Any] | None = None
+        self._waiting = False
+        self._waited: asyncio.Future[int] | None = None
+        self._wait_terms = (0, 0, 0.0)
         self._transport.set_protocol(self)
         self._end_of_loop = self._until_the_loop_ends()
 
@@ -87,6 +90,41 @@ class TaskLink(asyncio.Protocol):
         out, self._out = self._out, []
         if out and self.lost is None:
             self._transport.write(b"".join(out))
+
+    def acknowledged(self, replicas: int, wait_ms: int, budget: float) -> asyncio.Future[int]:
+        """How many replicas have what was asked for so far. A WAIT stops all that is behind it on
+        the connection, so there is one at a time, for all who asked since the one before."""
+        waited = self._waited
+        if waited is None:
+            waited = self._waited = self.loop.create_future()
+            waited.add_done_callback(_seen)
+            self._wait_terms = (replicas, wait_ms, budget)
+            if not self._waiting:
+                self._waiting = True
+                self.loop.call_soon(self._wait)
+        else:
+            most, least, shortest = self._wait_terms
+            self._wait_terms = (max(most, replicas), min(least, wait_ms), min(shortest, budget))
+        return waited
+
+    def _wait(self) -> None:
+        waited, self._waited = self._waited, None
+        if waited is None:
+            self._waiting = False
+        elif self.lost is not None:
+            self._waiting = False
+            waited.set_exception(self.lost)
+        else:
+            replicas, wait_ms, budget = self._wait_terms
+            asked = self.ask(packed("WAIT", replicas, wait_ms), budget)
+            asked.add_done_callback(lambda done: self._has_waited(done, waited))
+
+    def _has_waited(self, asked: asyncio.Future[Any], waited: asyncio.Future[int]) -> None:
+        if (error := asked.exception()) is not None:
+            waited.set_exception(error)
+        else:
+            waited.set_result(asked.result())
+        self._wait()
 
     async def subscribe(self, home: str) -> None:
         """Bells for ``home`` come here from now on."""
@@ -201,7 +239,7 @@ def _taken_over(connection: Any) -> Any:
 class TaskTransport:
     suspends = True
 
-    def __init__(self, address: Address, home: str, connected: Callable[[TaskLink], None]) -> None:
+    def __init__(self, address: Where, home: str, connected: Callable[[TaskLink], None]) -> None:
         self.bells = Bells()
         self._address = address
         self._own_home = home
@@ -216,7 +254,12 @@ class TaskTransport:
 
     def send(self, command: bytes, budget: float) -> Awaitable[Any]:
         link = self._link
-        if link is None or link.lost is not None or link.loop is not asyncio.get_running_loop():
+        if (
+            link is None
+            or link.lost is not None
+            or link.loop is not asyncio.get_running_loop()
+            or link.generation != self._address.generation
+        ):
             return self._send_when_ready(command, budget)
         return link.ask(command, budget)
 
@@ -226,19 +269,33 @@ class TaskTransport:
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         until = asyncio.get_running_loop().time() + budget
         link = await self._ready(budget)
-        rest = max(until - link.loop.time(), 0.001)
+        rest = max(until - link.loop.time(), LEAST)
         answers = [link.ask(command, rest) for command in commands]
         return await asyncio.gather(*answers)  # which sees the errors of all
+
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        until = asyncio.get_running_loop().time() + budget
+        link = await self._ready(budget)
+        rest = max(until - link.loop.time(), LEAST)
+        answers = [link.ask(command, rest) for command in commands]
+        settled = asyncio.shield(link.acknowledged(replicas, wait_ms, rest))  # it is others', too
+        return await asyncio.gather(*answers, settled)
 
     async def _ready(self, budget: float) -> TaskLink:
         """The connection; made by one task for all who need it."""
         loop = asyncio.get_running_loop()
         link = self._link
         if link is not None and link.lost is None and link.loop is loop:
-            return link
+            if link.generation == self._address.generation:
+                return link
+            self._look_where(link)
         making = self._connecting
         if making is None or making.done() or making.get_loop() is not loop:
-            making = self._connecting = loop.create_task(self._connect(budget))
+            making = self._connecting = loop.create_task(
+                self._connect(max(budget, self._address.least))
+            )
             making.add_done_callback(_seen)
         try:
             async with asyncio.timeout(budget):
@@ -247,20 +304,12 @@ class TaskTransport:
             raise self._address.failed(error) from None
 
     async def _connect(self, budget: float) -> TaskLink:
-        connection = self._address.tasks(budget)
-        try:
-            async with asyncio.timeout(budget):
-                await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
-            connection._close()
-            raise self._address.failed(error) from error
-        except BaseException:
-            connection._close()
-            raise
+        connection, generation = await self._address.connect_task(budget)
         old, self._link = self._link, None
         if old is not None and old.lost is None:
             old.close("its event loop has ended")
         link = TaskLink(connection, self._address.where, self.bells, self._deaf)
+        link.generation = generation
         self._link = link
         await link.live()
         if self._listening:
@@ -295,9 +344,19 @@ class TaskTransport:
     async def hear(self, timeout: float | None) -> None:
         raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
 
-    def distrust(self) -> None:
+    def moved(self) -> None:
+        """The server is another one: those who wait for a bell ask there. From any thread."""
+        link = self._link
+        if link is not None and link.lost is None:
+            _quietly(link.loop.call_soon_threadsafe, self._look_where, link)
+
+    def _look_where(self, link: TaskLink) -> None:
+        if link.generation != self._address.generation:
+            link.abort(Unreachable(f"{self._address.where} is another server now"))
+
+    def distrust(self, why: str) -> None:
         if self._link is not None:
-            self._link.abort(Unreachable(f"{self._address.where} answered what makes no sense"))
+            self._link.abort(Unreachable(f"{self._address.where} {why}"))
 
     def close(self) -> None:
         """Close what is open. The loop may be gone already."""

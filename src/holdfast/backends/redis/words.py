@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from holdfast.backends.redis.scripts import bulk
+from holdfast.backends.redis import scripts, simple
+from holdfast.backends.redis.scripts import Script, bulk
 from holdfast.model import LATCH, Claim
 
 # Everything printable, but for what has a meaning in a key ({ } of hash tags) or here (%).
@@ -122,3 +123,41 @@ def refreshing(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
         words = (claim.id, str(micros(claim.lease)), home)
         parts += [bulk(word.encode()) for word in words]
     return b"".join(parts), 1 + 6 * len(claims)
+
+
+class Plan(NamedTuple):
+    """A renewal of many: whose, by script; what is said of them; and that as commands."""
+
+    kinds: list[tuple[Script, list[int]]]
+    calls: list[tuple[bytes, int]]
+    commands: list[bytes]
+
+
+def planned(
+    claims: Sequence[Claim],
+    fences: Sequence[int],
+    home_of: Callable[[str], str],
+    *,
+    apart: bool = False,
+) -> Plan:
+    """``apart``: each name has a call of its own."""
+    groups: dict[tuple[Script, str], list[int]] = {}
+    for number, claim in enumerate(claims):
+        script = scripts.RENEW if fences[number] else scripts.REFRESH
+        if claim.layout:
+            script = scripts.SIMPLE_RENEW
+        groups.setdefault((script, claim.name if apart else ""), []).append(number)
+    kinds = [(script, numbers) for (script, _), numbers in groups.items()]
+    calls = []
+    for script, numbers in kinds:
+        chosen = [claims[number] for number in numbers]
+        if script is scripts.RENEW:
+            calls.append(renewal(chosen, [fences[number] for number in numbers]))
+        elif script is scripts.REFRESH:
+            calls.append(refreshing(chosen, home_of(chosen[0].name).replace(".", "")))
+        else:
+            calls.append(simple.renew_said(chosen))
+    commands = [
+        script.head(words) + said for (script, _), (said, words) in zip(kinds, calls, strict=True)
+    ]
+    return Plan(kinds, calls, commands)

@@ -65,6 +65,9 @@ class Speech(Protocol):
     def written(self, reply: Any) -> bool:
         """False: the version was another, and nothing was written."""
 
+    def rings(self, change: Change, home: str) -> Sequence[Any]:
+        """What is to be said besides, so that other processes hear of what was written."""
+
     def names(self, prefix: str) -> Any: ...
 
     def named(self, reply: Any) -> list[str]: ...
@@ -87,7 +90,7 @@ class Ear(Protocol):
 
     def poke(self) -> None: ...
 
-    def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool: ...
+    def watch(self, claim: Claim, wake: Wake, since: float) -> bool: ...
 
     def unwatch(self, claim_id: str) -> None: ...
 
@@ -133,6 +136,7 @@ class RowsBackend:
         self._speech = speech
         self._where = where
         self.capabilities = capabilities
+        self.transactions: Any = None  # `Transactions`; the store has them
         self._crowded: dict[str, None] = {}
         self._releases = 0
         self._sweep_after = sweep_from
@@ -277,6 +281,7 @@ class RowsBackend:
             request = self._speech.write(mark, name, change, self._ear.home)
             if self._speech.written(await self._ask(request, self._rest(until))):
                 self._written(name, change)
+                await self._ring(change, until)
                 return answer
             attempt += 1
             if self._transport.now() >= until:
@@ -284,11 +289,20 @@ class RowsBackend:
             await self._transport.pause(attempt)
 
     def _written(self, name: str, change: Change) -> None:
-        """It is there: ring those of our own process. Others were rung by what was written."""
+        """It is there: ring those of our own process."""
         self._crowds(name, change.crowd)
         for row, grant in change.bells:
             if row.home == self._ear.home:
                 self._ear.bells.ring(row.id, grant)
+
+    async def _ring(self, change: Change, until: float) -> None:
+        """Those of other processes that what was written did not ring. What fails here is a bell,
+        which is a hint, and the step is done."""
+        for request in self._speech.rings(change, self._ear.home) if change.bells else ():
+            try:
+                await self._ask(request, self._rest(until))
+            except BackendError:
+                return
 
     def _crowds(self, name: str, crowded: bool) -> None:
         """Where others wait, the statements for a lock that is alone would be tried in vain."""
@@ -354,7 +368,7 @@ class RowsBackend:
         return await self._step(name, [], until, lambda book: law.resize(book, expected, slots))
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        return self._ear.watch(claim.name, claim.id, wake, since)
+        return self._ear.watch(claim, wake, since)
 
     def unwatch(self, claim: Claim) -> None:
         self._ear.unwatch(claim.id)

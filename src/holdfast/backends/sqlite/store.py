@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.poke import Poke
 from holdfast.backends.sqlite.backend import SqliteBackend, Transport
 from holdfast.backends.sqlite.neighbours import Neighbours
@@ -51,6 +52,7 @@ class SqliteStore:
         except (OSError, RuntimeError) as error:
             raise ConfigurationError(f"the store {path} is out of reach: {error}") from error
         self.url = f"sqlite://{path}"
+        self._path = path
         self._neighbours = Neighbours(path.with_name(path.name + ".d"))
         self._file = File(path, self._neighbours)
         self._neighbours.changed = self._poke
@@ -76,6 +78,12 @@ class SqliteStore:
         """Give up the connection and the home; both come back if somebody goes on."""
         self._file.close()
         self._neighbours.close()
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the file finds."""
+        from holdfast.backends.sqlite.health import findings  # only the doctor needs it
+
+        return findings(self._path)
 
     def before_fork(self) -> None:
         self._file.before_fork()

@@ -54,6 +54,9 @@ from holdfast.model import (
 
 NEVER = float("inf")
 GONE = Gone()
+# A write is forced to the disks of a majority. A budget is a part of a lease, and of a very short
+# lease so little would be left that a server that is merely busy were called away.
+LEAST_BUDGET = 0.05
 
 
 class ZooKeeperBackend:
@@ -76,14 +79,14 @@ class ZooKeeperBackend:
         self._sweep = sweep
         self.poke = poke
         self.close = close
-        self.on_gone = desk.on_gone
+        self.on_doubt = desk.on_doubt
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
     def _turn(self, budget: float) -> Turn:
-        return Turn(self._transport, self._desk, budget)
+        return Turn(self._transport, self._desk, max(budget, LEAST_BUDGET))
 
     # ---- claim -------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class Desk:
 
     # ---- what the session tells, on its thread -----------------------------------------------
 
-    def on_gone(self, tell: Callable[[], None]) -> None:
+    def on_doubt(self, tell: Callable[[], None]) -> None:
         """Call it, as long as its object lives, when all that is held may be lost at once."""
         self._tell.append(weakref.WeakMethod(tell))
 
@@ -184,18 +184,22 @@ class Desk:
                 held,
                 self.session.timeout * BELIEVABLE,
             )
+        self._tell_doubt()
 
     def lost(self) -> None:
         for place in list(self.places.values()):
             if place.owner:
                 place.owner = -1  # of no session that will ever be
+        self._tell_doubt()
+        self.bells.ring_all()
+
+    def _tell_doubt(self) -> None:
         for weak in list(self._tell):
             tell = weak()
             if tell is None:
                 self._tell.remove(weak)
             else:
                 tell()
-        self.bells.ring_all()
 
     # ---- parents -----------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
+import ssl
 import threading
 from typing import Any
 
@@ -41,6 +43,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         # kazoo gives a host that does not answer as long as the whole session lasts, in which the
         # others could be asked.
         said["timeout"] = min(said.get("timeout") or self.attempt, self.attempt)
+        if said["use_ssl"]:
+            return _encrypted(*args, **said)
         return super().create_connection(*args, **said)
 
     def select(self, *args: Any, **said: Any) -> Any:
@@ -55,3 +59,31 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         thread.daemon = True
         thread.start()
         return thread
+
+
+def _encrypted(
+    address: tuple[str, int],
+    hostname: str,
+    timeout: float,
+    ca: str | None,
+    certfile: str | None,
+    keyfile: str | None,
+    keyfile_password: str | None,
+    verify_certs: bool,
+    check_hostname: bool,
+    **said: Any,
+) -> ssl.SSLSocket:
+    """As kazoo does it, but that a CA that is given is the only one, and that no socket is left
+    open when a certificate is refused."""
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = check_hostname
+    if not verify_certs:
+        context.verify_mode = ssl.CERT_NONE
+    if certfile:
+        context.load_cert_chain(certfile, keyfile, keyfile_password)
+    plain = socket.create_connection(address, timeout)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(plain, server_hostname=hostname)
+    finally:
+        plain.close()  # after wrapping it has no descriptor any more

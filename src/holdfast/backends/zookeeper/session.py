@@ -34,6 +34,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from holdfast import clock
 from holdfast.backends.zookeeper.conditions import REFUSALS, Unreachable, explained
+from holdfast.backends.zookeeper.connection import Connection
 from holdfast.backends.zookeeper.handler import CreateContainer, Handler
 from holdfast.backends.zookeeper.requests import (
     Children,
@@ -162,7 +163,7 @@ class Session:
     @property
     def connected(self) -> bool:
         client = self._client
-        return client is not None and client._state == KeeperState.CONNECTED
+        return client is not None and client._connection.open
 
     def when_connected(self, tell: Callable[[], None], budget: float) -> float:
         """Open a session if there is none; ``tell`` when there is one. How long that may take."""
@@ -181,7 +182,14 @@ class Session:
 
     def unreachable(self) -> BackendError:
         """Why there is no connection, as far as that is known."""
-        refused = self._refused()
+        client, refused = self._client, self._refused()
+        if client is not None and client._connection.refusal:
+            why = client._connection.refusal
+            refused = BackendError(
+                f"{self.where}: no encrypted connection ({why}): look at ssl_ca, ssl_cert and the "
+                "server's certificate",
+                transient=False,
+            )
         return refused or Unreachable(f"{self.where} cannot be reached, or does not answer")
 
     def _refused(self) -> BackendError | None:
@@ -209,35 +217,25 @@ class Session:
             )
         except (KazooException, OSError) as error:
             raise BackendError(f"{self.where}: {error}", transient=False) from error
-        connection = client._connection
-        # The only place where kazoo knows what the server agreed to.
-        connect, invoke = connection._connect, connection._invoke
-
-        def agreed(*args: Any) -> Any:
-            if clock.now() > self._suspended_at + self.timeout:
-                # Nothing is believed in any more. If only the answers are lost, each attempt to go
-                # on with the session would keep it alive, and what is held in it, for nobody.
-                raise SessionExpiredError
-            read_timeout, connect_timeout = connect(*args)
-            self._suspended_at = NEVER
-            self.timeout = read_timeout * 1.5 / 1e3
-            # Here, and not by a listener: the user is known to the server by now.
-            self._was_connected = True
-            self._tell_connected()
-            # kazoo would hear nothing for two thirds of the session before it asks another server,
-            # and what we believe in ends after three quarters.
-            return read_timeout / 2, connect_timeout
-
-        def bounded(timeout: float, *said: Any, **more: Any) -> Any:
-            # A server that is paused, or starting, accepts and does not answer. kazoo would wait
-            # for it as long as the whole session lasts.
-            return invoke(min(timeout, handler.attempt), *said, **more)
-
-        connection._connect, connection._invoke = agreed, bounded
+        Connection(client, handler.attempt, self._about_to_connect, self._agreed)
         client.add_listener(self._changed)
         self._opened_at, self._was_connected = clock.now(), False
         self._client = client
         client.start_async()
+
+    def _about_to_connect(self) -> None:
+        if clock.now() > self._suspended_at + self.timeout:
+            # Nothing is believed in any more. If only the answers are lost, each attempt to go on
+            # with the session would keep it alive, and what is held in it, for nobody.
+            raise SessionExpiredError
+
+    def _agreed(self, timeout: float) -> None:
+        """Connected: the user is known to the server by now. Nobody else knows what time-out the
+        server agreed to."""
+        self._suspended_at = NEVER
+        self.timeout = timeout
+        self._was_connected = True
+        self._tell_connected()
 
     def _tell_connected(self) -> None:
         with self._mutex:
@@ -260,14 +258,14 @@ class Session:
         """All of them at once; ``done`` when all are answered, or known not to be."""
         batch = Batch(self, requests, done)
         client = self._client
-        for number, request in enumerate(requests):
-            slot = _Slot(batch, number)
+        slots = [_Slot(batch, number) for number in range(len(requests))]
+        for request in requests:
             if type(request) is Create and request.maker is not None:
                 request.maker.sent()
-            if client is None:
-                slot.set_exception(Unreachable(f"{self.where}: the session was closed"))
-            else:
-                client._call(self._packed(request), slot)
+        packed = [self._packed(request) for request in requests]
+        if client is None or not client._connection.ask(packed, slots):
+            for slot in slots:
+                slot.set_exception(Unreachable(f"{self.where}: there is no connection"))
         return batch
 
     def unwatch(self, paths: Iterable[str], ring: Ring) -> None:
@@ -342,9 +340,7 @@ class Session:
         with contextlib.suppress(OSError, AttributeError):
             connection._write_sock.send(b"\0")
         # Not kazoo's stop(): it waits at least ten seconds for a server that is away.
-        if connection.connection_stopped.wait(CLOSE_PATIENCE):
-            connection.stop(CLOSE_PATIENCE)
-            client.close()
+        connection.end(CLOSE_PATIENCE)
         self._tell_connected()
 
     def after_fork_in_child(self) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.zookeeper.backend import ZooKeeperBackend
 from holdfast.backends.zookeeper.desk import Desk
 from holdfast.backends.zookeeper.foreign import CAPABILITIES as KAZOO_CAPABILITIES
@@ -36,6 +38,7 @@ from holdfast.backends.zookeeper.transport import BlockingTransport, TaskTranspo
 DEFAULT_TIMEOUT = 10.0
 LEAST_TIMEOUT, MOST_TIMEOUT = 0.1, 3600.0
 OPTIONS = ("session_timeout", "acl")
+TLS_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 ACLS: dict[str, Any] = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 NOT_READ = (
     "zookeeper://user:password@host1:2181,host2:2181/chroot is one, where @ : / ? # % in a "
@@ -94,6 +97,12 @@ class ZooKeeperStore:
         self._sweep(everything=True)
         self._session.close()
 
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the servers finds."""
+        from holdfast.backends.zookeeper.health import findings  # only the doctor needs it
+
+        return findings(self._session.address, self._session.timeout)
+
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
 
@@ -106,29 +115,29 @@ class ZooKeeperStore:
 
 
 def open_zookeeper(url: str) -> ZooKeeperStore:
-    """``zookeeper://[user:password@]host[:port][,host[:port]…][/chroot][?session_timeout=&acl=]``."""
-    match = re.fullmatch(r"zookeeper://(?:([^@/?#]*)@)?([^@/?#]+)(/[^?#]*)?(?:\?([^#]*))?", url)
+    """``zookeeper://[user:password@]host[:port][,host[:port]…][/chroot][?session_timeout=&acl=]``,
+    or ``zookeeper+tls://`` with the ``ssl_`` options besides."""
+    match = re.fullmatch(
+        r"(zookeeper(?:\+tls)?)://(?:([^@/?#]*)@)?([^@/?#]+)(/[^?#]*)?(?:\?([^#]*))?", url
+    )
     if match is None:
         raise ConfigurationError(f"not a ZooKeeper URL: {NOT_READ}")
-    user, hosts, path, query = match.groups()
+    scheme, user, hosts, path, query = match.groups()
+    tls = scheme != "zookeeper"
     chroot = _chroot(unquote(path or ""))
     _check_hosts(hosts, shown="@" not in url)  # or a part of a password may look like a host
     options = dict(parse_qsl(query or "", keep_blank_values=True))
-    for option in options:
-        if option not in OPTIONS:
-            near = difflib.get_close_matches(option, OPTIONS, 1)
-            hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(OPTIONS)}"
-            raise ConfigurationError(f"a ZooKeeper URL has no option {option!r}: {hint}")
+    _check_options(options, (*OPTIONS, *TLS_OPTIONS) if tls else OPTIONS)
     auth = _auth(user)
     acl = options.get("acl", "creator" if auth else "open")
     if acl not in ACLS or (acl == "creator" and not auth):
         raise ConfigurationError(f"acl={acl!r}: open, or creator, which needs a user in the URL")
     address = Address(
-        f"zookeeper://{hosts}{chroot}",
+        f"{scheme}://{hosts}{chroot}",
         hosts,
         chroot,
         _timeout(options.get("session_timeout")),
-        {"auth_data": auth} if auth else {},
+        ({"auth_data": auth} if auth else {}) | (_tls(options) if tls else {}),
         tuple(ACLS[acl]),
     )
     return ZooKeeperStore(address)
@@ -160,8 +169,9 @@ def open_kazoo_client(client: Any) -> ZooKeeperStore:
         )
     }
     said["sasl_options"] = client._connection.sasl_options
+    scheme = "zookeeper+tls" if client.use_ssl else "zookeeper"
     address = Address(
-        f"zookeeper://{hosts}{client.chroot}",
+        f"{scheme}://{hosts}{client.chroot}",
         hosts,
         client.chroot,
         client._session_timeout / 1e3,
@@ -169,6 +179,42 @@ def open_kazoo_client(client: Any) -> ZooKeeperStore:
         tuple(client.default_acl or OPEN_ACL_UNSAFE),
     )
     return ZooKeeperStore(address)
+
+
+def _check_options(options: dict[str, str], known: tuple[str, ...]) -> None:
+    for option in options:
+        if option in known:
+            continue
+        near = difflib.get_close_matches(option, known, 1)
+        hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+        if option in TLS_OPTIONS:
+            hint = "it is for zookeeper+tls://"
+        raise ConfigurationError(f"a ZooKeeper URL has no option {option!r}: {hint}")
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    """What kazoo is told. Files are read now, as kazoo would go on trying, and say nothing; and the
+    server's name is checked, which kazoo leaves to who asks for it."""
+    ca, cert, key = (options.get(word) for word in TLS_OPTIONS[:3])
+    checks = options.get("ssl_check_hostname", "true")
+    if checks not in ("true", "false"):
+        raise ConfigurationError(f"ssl_check_hostname={checks!r}: true or false")
+    if key and not cert:
+        raise ConfigurationError("ssl_key= is the key of a certificate: give ssl_cert=, too")
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except OSError as error:  # also ssl.SSLError
+        said = ", ".join(f"{word}={options[word]!r}" for word in TLS_OPTIONS if word in options)
+        raise ConfigurationError(f"{said}: cannot be used as certificates ({error})") from None
+    return {
+        "use_ssl": True,
+        "ca": ca,
+        "certfile": cert,
+        "keyfile": key or cert,
+        "check_hostname": checks == "true",
+    }
 
 
 def _chroot(path: str) -> str:

@@ -70,6 +70,10 @@ class AnyHold:
         return self.raw.is_held
 
     @property
+    def is_certain(self) -> bool:
+        return self.raw.is_certain
+
+    @property
     def lost(self) -> bool:
         return self.raw.lost
 

@@ -186,7 +186,7 @@ async def test_bad_urls_are_refused(world: World) -> None:
     for url in ("", "a", "locks.db", "nosuch://x", "memory", "memory://a/b", "memory://[", 5, b"x"):
         for connect in (sync.connect, aio.connect):
             with raises(ConfigurationError):
-                connect(url)  # type: ignore[arg-type]
+                connect(url)
     with raises(ConfigurationError, "memory://") as caught:
         sync.connect("memroy://user:secret@host")
     assert "secret" not in str(caught)

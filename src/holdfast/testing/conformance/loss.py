@@ -127,6 +127,32 @@ async def test_belief_ends_with_the_lease_without_any_help(world: World) -> None
         await hold.release()
 
 
+@case()
+async def test_a_hold_is_uncertain_from_a_renewal_that_fails_to_one_that_succeeds(
+    world: World,
+) -> None:
+    away = True
+
+    async def silent(verb: str, moment: str) -> None:
+        if verb == "renew" and away:
+            raise BackendError("the network is gone")
+
+    client = world.client(lease=1.5, hook=silent)
+    hold, several = await client.lock("a").acquire(), await client.multi_lock("b", "c").acquire()
+    assert hold.is_certain and several.is_certain
+    await world.until(lambda: not hold.is_certain and not several.is_certain)
+    assert hold.is_held and hold.remaining() > 0 and "unconfirmed" in repr(hold.raw)
+    with raises(BackendError):
+        await hold.renew()
+    assert hold.is_held and not hold.is_certain
+    away = False
+    await world.until(lambda: hold.is_certain and several.is_certain)
+    assert hold.is_held and "unconfirmed" not in repr(hold.raw)
+    await hold.release()
+    await several.release()
+    assert hold.is_certain and not hold.is_held, "it is known not to be held"
+
+
 @case(only="asyncio")
 async def test_the_body_of_a_lost_hold_is_cancelled_and_the_error_is_hold_lost(
     world: World,

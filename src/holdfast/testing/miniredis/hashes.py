@@ -38,6 +38,13 @@ def hset(space: Keyspace, words: Words) -> Reply:
     return len(fields) - before
 
 
+def hsetnx(space: Keyspace, words: Words) -> Reply:
+    if words[2] in _read(space, words[1]):
+        return 0
+    space.find_or_make(dict, words[1])[words[2]] = words[3]
+    return 1
+
+
 def hgetall(space: Keyspace, words: Words) -> Reply:
     return [word for pair in _read(space, words[1]).items() for word in pair]
 
@@ -82,6 +89,7 @@ COMMANDS = {
     b"HGET": (hget, 3),
     b"HMGET": (hmget, -3),
     b"HSET": (hset, -4),
+    b"HSETNX": (hsetnx, 4),
     b"HGETALL": (hgetall, 2),
     b"HDEL": (hdel, -3),
     b"HLEN": (hlen, 2),

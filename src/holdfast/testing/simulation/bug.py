@@ -10,7 +10,9 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 class Bug(NamedTuple):
-    """``kind`` is the kind of name that shows it: seeds about other kinds are passed over."""
+    """``kind`` is the kind of name that shows it: seeds about other kinds are passed over.
+    ``store`` is the simulated store that does; '': the one whose bugs it stands among."""
 
     plant: Plant
     kind: str = "lock"
+    store: str = ""

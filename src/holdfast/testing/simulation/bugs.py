@@ -255,7 +255,7 @@ def the_keeper_dies_at_the_first_error() -> Iterator[None]:
         sent = self.runtime.now()
         try:
             claims = [entry.claim for entry in work]
-            answers = await self.backend.renew(claims, [0] * len(claims), 1.0)
+            answers: Any = await self.backend.renew(claims, [0] * len(claims), 1.0)
         except BackendError:
             self._stopped = True
             return

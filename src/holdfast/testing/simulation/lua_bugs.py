@@ -41,8 +41,8 @@ LUA_BUGS: dict[str, Bug] = {
     # Whoever releases frees whatever is held.
     "lua_release_without_owner_check": planted(
         (
-            "local said = call('HGET', KEYS[i], id)\n",
-            "local said = call('HGETALL', KEYS[i])[4]\n  call('DEL', KEYS[i])\n",
+            "local said = call('HGET', key, id)\n",
+            "local said = call('HGETALL', key)[4]\n  call('DEL', key)\n",
         )
     ),
     # A renewal that writes the hold again instead of extending it.
@@ -57,19 +57,29 @@ LUA_BUGS: dict[str, Bug] = {
     "lua_fence_without_a_floor": planted(
         ("math.max(book.last + 1, book.now)", "book.last + 1"),
         ("math.max(last + 1, now)", "last + 1"),
+        ("math.max(known[2] + 1, now)", "known[2] + 1"),
     ),
     # It goes back when the server's clock does.
     "lua_fence_from_the_clock_alone": planted(
         ("math.max(book.last + 1, book.now)", "book.now"),
         ("math.max(last + 1, now)", "now"),
+        ("math.max(known[2] + 1, now)", "now"),
     ),
     # Who waits is never told, neither by a bell nor by asking again.
     "lua_nobody_is_served": planted(
         (
             "local function serve(book, awake)\n",
             "local function serve(book, awake)\n  do return end\n",
-        )
+        ),
+        ("elseif size == '1 1' then", "elseif false then"),
     ),
+    # In a crowd: who was served keeps its place as well.
+    "lua_a_crowd_is_served_twice": planted(
+        ("local head = call('ZPOPMIN', queue)", "local head = call('ZRANGE', queue, 0, 0)"),
+        ("          call('HDEL', places, head[1])\n", ""),
+    ),
+    # In a crowd: the next is granted it for longer than it may believe, under an old fence.
+    "lua_a_crowd_keeps_its_fence": planted(("math.max(known[2] + 1, now)", "tonumber(known[2])")),
     # The place of a crashed waiter stands for ever.
     "lua_dead_waiters_are_never_buried": planted(("local PLACE = 6000000", "local PLACE = 6e9")),
     # n + 1 of n.
@@ -82,6 +92,7 @@ LUA_BUGS: dict[str, Bug] = {
     "lua_leases_never_end": planted(
         ("place.ends = book.now + lease", f"place.ends = {_NEVER}"),
         ("now + lease, now)", f"{_NEVER}, now)"),
+        ("now + length, now, tail)", f"{_NEVER}, now, tail)"),
     ),
     # A waiter that gives up just when it is served leaves a hold that nobody knows of.
     "lua_leaving_forgets_a_grant_that_crossed": planted(
@@ -93,7 +104,8 @@ LUA_BUGS: dict[str, Bug] = {
     # Keys that expire before what they keep does.
     "lua_keys_expire_before_leases": planted(
         ("digits(math.ceil((ends - book.now) / 1000))", "'300'"),
-        ("math.max(90000, math.ceil(lease / 1000))", "300"),
+        ("math.max(KEEP, math.ceil(lease / 1000))", "300"),
+        ("call('PEXPIRE', key, KEEP)", "call('PEXPIRE', key, 300)"),
     ),
     # Asked again, a claim that holds is granted anew instead of being told the same.
     "lua_claims_are_not_idempotent": planted(
@@ -144,8 +156,8 @@ LUA_BUGS: dict[str, Bug] = {
     # Of several releases in one request only the first is done.
     "lua_of_many_only_the_first_is_released": planted(
         (
-            "call('HDEL', KEYS[i], id)\n    if",
-            "if i == 1 then call('HDEL', KEYS[i], id) end\n    if",
+            "call('HDEL', key, id)\n    if",
+            "if i == 1 then call('HDEL', key, id) end\n    if",
         ),
         kind="multi",
     ),
@@ -181,7 +193,7 @@ LUA_BUGS: dict[str, Bug] = {
         kind="latch",
     ),
     # The way without the law is taken by those who wait for a latch, too.
-    "lua_a_latch_is_taken_for_a_lock": planted((" and ARGV[a + 3] < '2'", ""), kind="latch"),
+    "lua_a_latch_is_taken_for_a_lock": planted((" and wait < '2'", ""), kind="latch"),
     # The last party is not waited for.
     "lua_a_barrier_lets_go_with_one_missing": planted(
         ("for skip = 0, slots - BARRIER - 1 do", "for skip = 0, slots - BARRIER - 2 do"),

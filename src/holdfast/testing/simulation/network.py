@@ -57,6 +57,11 @@ class Server(ABC):
 
     # Does the wall clock measure leases too? Then setting it ends or prolongs them.
     leases_by_wall = False
+    # Has it replicas that take over? And is it so that they may have forgotten what was believed?
+    fails_over = False
+    forgets = False
+    # The kinds of names that it can be asked for here; None: all.
+    kinds: frozenset[str] | None = None
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         self.world = world
@@ -68,12 +73,19 @@ class Server(ABC):
         self.nodes: dict[str, Node] = {}  # whose claim that is, by its id
         self.observe: Callable[[str], None] = lambda name: None
 
+    @classmethod
+    def has(cls, kinds: Sequence[str]) -> bool:
+        return cls.kinds is None or cls.kinds.issuperset(kinds)
+
     @abstractmethod
     def seen(self, name: str) -> Seen: ...
 
     @abstractmethod
     def amnesia(self) -> None:
         """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
+
+    def fail_over(self) -> None:  # noqa: B027
+        """A replica takes over, with what it has."""
 
     def restarted(self) -> None:  # noqa: B027
         """Connections do not outlive it, where there are any."""

@@ -17,7 +17,7 @@ from holdfast.backends.redis.quorum.asking import Asks, Calls
 from holdfast.backends.redis.quorum.backend import QuorumBackend
 from holdfast.backends.redis.quorum.nodes import GRACE, HANGS, Chorus, Ringer
 from holdfast.backends.redis.quorum.votes import Enough, Reply
-from holdfast.backends.redis.quorum.words import MARK, Call
+from holdfast.backends.redis.quorum.words import Call
 from holdfast.backends.redis.words import key_of
 from holdfast.errors import BackendError
 from holdfast.testing.simulation.network import Weather
@@ -37,11 +37,6 @@ class Standing(NamedTuple):
 
 class QuorumNode(RedisServer):
     """One of the servers."""
-
-    @property
-    def has_mark(self) -> bool:
-        mark = self._redis.call("GET", MARK)
-        return isinstance(mark, bytes) and mark[:1].isdigit() and int(mark.split()[0]) == 0
 
     def standing(self, name: str) -> list[Standing]:
         """What lives there of a name."""

@@ -60,7 +60,7 @@ class QuorumScenario:
         self.workers: list[Task] = []
         self.fences: dict[str, set[int]] = {}
         self.highest: dict[str, int] = {}
-        self.void: set[str] = set()
+        self.forgot = dict.fromkeys(self.servers, -float("inf"))
         for number in range(dice.choice((2, 3, 4))):
             self.add_client(f"c{number}")
 
@@ -185,11 +185,13 @@ class QuorumScenario:
             self.add_client(f"{node.name}'")
 
     def away(self, server: QuorumNode, seconds: float, forgets: bool) -> None:
-        """It hangs, or it restarts empty, unless all others are about to vote for nobody."""
+        """It hangs, or it restarts empty, unless all others did just before."""
         server.up = False
         server.restarted()
-        others = [one for one in self.servers if one is not server]
-        if forgets and any(one.has_mark for one in others):
+        now = self.world.time
+        others = [at for one, at in self.forgot.items() if one is not server]
+        if forgets and min(others) < now - 1.5 * LONGEST:
+            self.forgot[server] = now
             server.amnesia()
             self.report.forgot += 1
         self.world.after(seconds, self.back, server)

@@ -140,6 +140,11 @@ class SimTransport:
         answers: list[Any] = await ask(self._server, self.node, budget, execute)
         return answers
 
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        raise AssertionError("this server has no replicas")
+
     async def listen(self, since: float) -> bool:
         self._listening = True
         if self.home != ".":
@@ -173,7 +178,7 @@ class SimTransport:
                 timeout = min(1.0 if timeout is None else timeout, 1.0)
         await self._signal.wait(timeout)
 
-    def distrust(self) -> None:
+    def distrust(self, why: str) -> None:
         raise AssertionError("the simulated Redis answered nonsense")
 
     def close(self) -> None:

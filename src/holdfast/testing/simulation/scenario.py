@@ -116,7 +116,10 @@ class Scenario:
         for _ in range(dice.choice((0, 1, 4))):
             task, _name = dice.choice(self.workers)
             world.at(dice.uniform(0, TROUBLE), world.cancel, task)
-        if dice.random() < 0.25:
+        if self.server.fails_over:
+            for _ in range(dice.choice((1, 2, 4))):
+                world.at(dice.uniform(1, TROUBLE - 3), self.fail_over)
+        elif dice.random() < 0.25:
             world.at(dice.uniform(2, TROUBLE - 5), self.restart, dice.random() < 0.5)
         elif dice.random() < 0.3:
             world.at(dice.uniform(2, TROUBLE), self.set_clock, dice.choice((-60.0, 60.0)))
@@ -140,6 +143,15 @@ class Scenario:
             self.server.amnesia()
             self.witness.void_all()
         self.world.after(self.dice.choice((0.05, 0.5, 2.0)), self.back)
+
+    def fail_over(self) -> None:
+        self.server.up = False
+        self.server.restarts += 1
+        self.server.restarted()
+        self.server.fail_over()
+        self.witness.failed_over(self.server.forgets)
+        self.place.counts["failed over"] += 1
+        self.world.after(self.dice.choice((0.3, 1.0, 2.5)), self.back)
 
     def back(self) -> None:
         self.server.up = True

@@ -206,6 +206,28 @@ class Witness:
                 grant.over = True
             rule.forgotten()
 
+    def failed_over(self, forgets: bool) -> None:
+        """Another server is the master, and has what it has. Where it may have forgotten what was
+        believed (``forgets``), the fence alone protects. Where not, belief is judged as ever."""
+        if forgets:
+            self.void_all()
+        for name, rule in self.rules.items():
+            rule.order, rule.free_since = [], None
+            rows = {row.id: row for row in self.server.seen(name).holds}
+            for claim_id in [claim_id for claim_id in rule.live if claim_id not in rows]:
+                rule.live.pop(claim_id).over = True
+                if rule.history is not None:
+                    rule.history.broken(claim_id, self.world.time)
+            for row in rows.values():
+                known = self.grants[row.id]
+                if row.id not in rule.live:
+                    # It had been released, or extended under another fence, and stands again.
+                    known = Grant(row.id, name, row.fence, known.ends, known.since, again=True)
+                    known.voided = True
+                    self._voided.add((name, row.fence))
+                    self.grants[row.id] = rule.live[row.id] = known
+                self._is_new(rule, row)
+
     def clock_was_set(self, step: float) -> None:
         """Where the wall clock measures leases, setting it ends or prolongs them: belief and lease
         part, and the fence alone protects."""

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core.ledger import Held, State
 from holdfast.core.locks import Core
 from holdfast.core.terms import Terms
-from holdfast.errors import BackendError, HoldLost, NotHeld
+from holdfast.errors import BackendError, HoldLost, NotHeld, NotReplicated
 from holdfast.testing.simulation.network import Weather
 from holdfast.testing.simulation.rules import Rule
 from holdfast.testing.simulation.witness import Witness
@@ -75,6 +75,10 @@ class Work(ABC):
         try:
             held = await core.attempt(terms, timeout)
         except BackendError:
+            return None
+        except NotReplicated:
+            self.place.counts["not replicated"] += 1
+            self.gave_up(node, task)
             return None
         except Cancelled:
             self.gave_up(node, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.locks import Core
 from holdfast.core.terms import Terms
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, NotReplicated
 from holdfast.testing.simulation.witness_election import ElectionRule
 from holdfast.testing.simulation.work import Place
 from holdfast.testing.simulation.work_locks import Holding
@@ -32,5 +32,5 @@ class Election(Holding):
     async def _look(self, core: Core) -> None:
         try:
             self.rule.shown(self.begin(), await core.inspect(self.name))
-        except (BackendError, Cancelled):
+        except (BackendError, NotReplicated, Cancelled):
             pass

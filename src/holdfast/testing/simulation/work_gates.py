@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core import gates
 from holdfast.core.locks import Core
 from holdfast.core.terms import Terms
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, NotReplicated
 from holdfast.model import BARRIER, LATCH
 from holdfast.testing.simulation.witness_gates import BarrierRule, LatchRule
 from holdfast.testing.simulation.work import Place, Work
@@ -49,7 +49,7 @@ class Latches(Work):
         terms = Terms(rule.name, KEEP, False, slots=LATCH + self.size, take=1, owner=object())
         try:
             counted = await gates.count_down(core, terms)
-        except (BackendError, Cancelled):
+        except (BackendError, NotReplicated, Cancelled):
             return False  # it may have counted
         if server.restarts == restarts:
             seen = server.seen(rule.name)
@@ -72,7 +72,7 @@ class Latches(Work):
             passed = await gates.pass_through(
                 core, terms, self.dice.choice((0.0, 0.5, 3.0, None, None))
             )
-        except (BackendError, Cancelled) as error:
+        except (BackendError, NotReplicated, Cancelled) as error:
             if isinstance(error, Cancelled):
                 self.gave_up(node, task)
             return
@@ -111,7 +111,7 @@ class Barriers(Work):
         try:
             timeout = self.dice.choice((0.0, 0.5, 3.0, 8.0))
             passed = await gates.pass_through(core, terms, timeout)
-        except (BackendError, Cancelled) as error:
+        except (BackendError, NotReplicated, Cancelled) as error:
             if isinstance(error, Cancelled):
                 self.gave_up(node, task)
             return

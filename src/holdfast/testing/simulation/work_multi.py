@@ -6,7 +6,7 @@ from holdfast.core import multi
 from holdfast.core.ledger import Held
 from holdfast.core.locks import Core
 from holdfast.core.multi import Part, release_all
-from holdfast.errors import BackendError, HoldLost, NotHeld
+from holdfast.errors import BackendError, HoldLost, NotHeld, NotReplicated
 from holdfast.testing.history import Operation
 from holdfast.testing.simulation import witness_multi
 from holdfast.testing.simulation.rules import Rule
@@ -47,7 +47,7 @@ class Multi(Holding):
         several: object = None
         try:
             several = await multi.attempt_all(parts, self.timeout())
-        except (BackendError, HoldLost):
+        except (BackendError, NotReplicated, HoldLost):
             pass
         except Cancelled:
             self.gave_up(node, task)

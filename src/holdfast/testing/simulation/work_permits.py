@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import permits
 from holdfast.core.locks import Core
-from holdfast.errors import BackendError, ConfigurationError
+from holdfast.errors import BackendError, ConfigurationError, NotReplicated
 from holdfast.testing.simulation.witness_permits import PermitsRule
 from holdfast.testing.simulation.work import Place
 from holdfast.testing.simulation.work_locks import Holding
@@ -42,7 +42,7 @@ class Permits(Holding):
         count, before = rule.resizes, seen(self.name)
         try:
             await permits.resize(core, self.terms(size, 1), to)
-        except (BackendError, Cancelled):
+        except (BackendError, NotReplicated, Cancelled):
             return
         except ConfigurationError:
             await self._learn(core, size)
@@ -56,5 +56,5 @@ class Permits(Holding):
         """Somebody gave it another size."""
         try:
             _, self._known[core] = await permits.in_use(core, self.terms(size, 1))
-        except (BackendError, Cancelled):
+        except (BackendError, NotReplicated, Cancelled):
             pass

@@ -214,3 +214,6 @@ class SimRuntime:
 
     def who(self, label: str) -> str:
         return Who(self.node.name, 1, "task", label).encoded()
+
+    def stack(self) -> Callable[[], str]:
+        return lambda: ""

@@ -11,14 +11,7 @@
 -- Survives: a clock that is set back (the fence counts on from '.f', which stays for KEEP), a forgetful
 -- restart (the fence has the clock as its floor), the death of whoever asked at any instant (the
 -- script is atomic, and everything it writes ends by itself), being asked twice (by claim id).
-local UNFAIR = 1e15
-local KEEP = 90000 -- ms; how long the last fence is remembered: the clock may be set back so far
-local PLACE = 6000000
-local REFRESH = 1500000
-local FIRST = 5000000
--- The sizes of latches and barriers begin here.
-local LATCH = 4294967296
-local BARRIER = 8589934592
+--@sizes
 
 local function digits(number)
   return string.format('%.0f', number)
@@ -184,11 +177,31 @@ local function add_place(book, place)
   write_place(book, place)
 end
 
+-- In a cluster a process listens at the node that served the name when it last asked, which its home
+-- names: 's' (sharded) or 'c' (classic), the beginning of the node's id, and the process. Counts are
+-- of one node, so who listened elsewhere is not known to be gone. And who is gone is not rung: what
+-- is published may be heard at another node, by somebody who would believe in a grant that was none.
+local function ring_in_cluster(book, place, message, kind, node, ear)
+  local channel = 'hf:bell:' .. ear .. ':' .. book.key
+  local count = kind == 's' and 'SHARDNUMSUB' or 'NUMSUB'
+  if string.sub(redis.call('CLUSTER', 'MYID'), 1, #node) == node
+    and redis.call('PUBSUB', count, channel)[2] == 0
+  then
+    return false
+  end
+  redis.call(kind == 's' and 'SPUBLISH' or 'PUBLISH', channel, message)
+  return true
+end
+
 -- Ring one bell. False: nobody listens to it, so the process that waits is gone. One that has not
 -- begun to listen yet ('.') asks again by itself as soon as it does.
-local function ring(place, message)
+local function ring(book, place, message)
   if place.home == '.' then
     return true
+  end
+  local kind, node, ear = string.match(place.home, '^([sc])(%x+):(%S+)$')
+  if kind then
+    return ring_in_cluster(book, place, message, kind, node, ear)
   end
   return redis.call('PUBLISH', 'hf:bell:' .. place.home, message) > 0
 end
@@ -232,7 +245,7 @@ local function serve(book, awake)
         lease = place.lease -- nobody waits for it to end, and who is late must find that it passed
       end
       -- Who waits and is gone is passed over; but who came to a barrier has come.
-      local heard = ring(place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
+      local heard = ring(book, place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
       if heard or place.slots >= BARRIER then
         free = free - place.take
         grant(book, place, lease, fence)
@@ -256,7 +269,7 @@ local function serve(book, awake)
     free = free or place.slots - book.taken
     skip = skip + 1
     if place.take <= free then
-      if ring(place, place.id) then
+      if ring(book, place, place.id) then
         free = free - place.take
       else
         drop(book, place.id)

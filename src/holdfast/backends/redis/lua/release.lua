@@ -2,9 +2,10 @@
 -- KEYS  for each: holds, queue, places
 -- ARGV  for each: id
 -- → 1 released | 0 it was not held any more; of many a list
-local call = redis.call
+local call, format, match = redis.call, string.format, string.match
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
+--@sizes
 local answers = {}
 -- Whether anybody waits for any of them is asked once; mostly nobody does.
 local nobody_waits
@@ -18,19 +19,45 @@ else
   nobody_waits = call('EXISTS', unpack(queues)) == 0
 end
 for i = 1, #KEYS, 3 do
+  local key, queue, places = KEYS[i], KEYS[i + 1], KEYS[i + 2]
   local id, answer = ARGV[(i + 2) / 3], 0
-  local said = call('HGET', KEYS[i], id)
+  local said = call('HGET', key, id)
   if said then
-    local ends, lease = string.match(said, '^%d+ (%d+) %d+ (%d+) ')
-    call('HDEL', KEYS[i], id)
+    local ends, lease, size = match(said, '^%d+ (%d+) %d+ (%d+) (%d+ %d+) ')
+    call('HDEL', key, id)
     if tonumber(ends) > now then
       answer = 1
-      if not nobody_waits and call('EXISTS', KEYS[i + 1]) == 1 then
+      local served = nobody_waits
+      if served then
+        if tonumber(lease) > KEEP * 1000 and call('HLEN', key) == 1 then
+          call('PEXPIRE', key, KEEP) -- what is left is the last fence, and that not for ever
+        end
+      elseif size == '1 1' then
+        -- A lock. If the first who waits is alive and heard, the law would grant it to that one,
+        -- with a short first lease, and so do we: in a crowd every release ends here.
+        local head = call('ZPOPMIN', queue)
+        local place = head[1] and call('HGET', places, head[1])
+        local stays, tail, length, home =
+          match(place or '', '^1 (%d+) %d+ ((%d+) 1 1 ([%w.]+) .*)$')
+        local known = stays and tonumber(stays) > now and call('HGETALL', key)
+        if known and #known == 2 and match(known[2], '^%d+$') then
+          length = math.min(tonumber(length), FIRST)
+          local fence = math.max(known[2] + 1, now)
+          local bell = format('%s %.0f %.0f', head[1], fence, length)
+          call('HDEL', places, head[1])
+          if home == '.' or call('PUBLISH', 'hf:bell:' .. home, bell) > 0 then
+            local row = format('%.0f %.0f %.0f %s', fence, now + length, now, tail)
+            call('HSET', key, '.f', format('%.0f', fence), head[1], row)
+            call('PEXPIRE', key, KEEP)
+            served = true
+          end
+        elseif head[1] then
+          call('ZADD', queue, head[2], head[1]) -- as it was: this is for the law
+        end
+      end
+      if not served then
 --@law
-        serve(open(KEYS[i], KEYS[i + 1], KEYS[i + 2], now, true))
-      elseif tonumber(lease) > 90000000 and call('HLEN', KEYS[i]) == 1 then
-        -- Nobody waits: nobody to serve. What is left is the last fence, and that not for ever.
-        call('PEXPIRE', KEYS[i], 90000)
+        serve(open(key, queue, places, now, true))
       end
     end
   end

@@ -5,6 +5,7 @@
 -- → for each: 1 extended | 0 not held any more, or under another fence
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--@sizes
 local answers = {}
 for i, key in ipairs(KEYS) do
   local id, fence, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
@@ -19,7 +20,7 @@ for i, key in ipairs(KEYS) do
   answers[i] = 0
   if known == fence and tonumber(ends) > now then
     redis.call('HSET', key, id, string.format('%s %.0f %s', fence, now + lease, rest))
-    local ttl = math.max(90000, math.ceil(lease / 1000))
+    local ttl = math.max(KEEP, math.ceil(lease / 1000))
     if redis.call('HLEN', key) > 2 then
       ttl = math.max(ttl, redis.call('PTTL', key)) -- another hold of the name may last longer
     end

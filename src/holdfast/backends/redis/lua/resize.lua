@@ -23,7 +23,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
   local place = place_of(book, id)
   if place and place.take > slots then
     drop(book, id)
-    ring(place, id)
+    ring(book, place, id)
   elseif place then
     place.slots = slots
     move(place, place.home)

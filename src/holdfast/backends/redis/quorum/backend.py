@@ -144,9 +144,9 @@ class QuorumBackend:
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone | None]:
-        """None for what is unknown, if anything is known."""
-        answers: list[Granted | Busy | Gone | None] = [None] * len(claims)
+    ) -> list[Granted | Busy | Gone | BackendError]:
+        unknown = BackendError("not asked")
+        answers: list[Granted | Busy | Gone | BackendError] = [unknown] * len(claims)
         held = [number for number, fence in enumerate(fences) if fence]
         error: BackendError | None = None
         if held:
@@ -158,7 +158,7 @@ class QuorumBackend:
             for at, number in enumerate(held):
                 verdict = poll.verdict(at)
                 if verdict is None:
-                    error = self._asking.no_quorum(replies, len(poll.answers))
+                    error = answers[number] = self._asking.no_quorum(replies, len(poll.answers))
                 else:
                     lease = claims[number].lease
                     answers[number] = Granted(fences[number], lease) if verdict else GONE
@@ -171,7 +171,9 @@ class QuorumBackend:
                     answers[number] = GONE if isinstance(answer, Differs) else answer
             except QuorumError as no_quorum:
                 error = no_quorum
-        if error is not None and not any(answers):
+                for number in waits:
+                    answers[number] = error
+        if error is not None and all(isinstance(one, BackendError) for one in answers):
             raise error
         return answers
 

@@ -33,6 +33,7 @@ from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
 IDLE = 1.0  # a connection that was not used for so long may be closed by now
+LOOK_AGAIN = HANGS / 2
 CLOSING = 0.25
 MOST_SPARE = 16
 CONNECTING = 1.0  # how long a thread tries; nobody waits for it so long
@@ -143,8 +144,8 @@ class BlockingVoters:
         seats: Seats | None = getattr(self._local, "seats", None)
         if seats is None:
             seats = self._local.seats = Seats(self.size, self._spare)
-        if now - seats.used > IDLE:
-            self._read_what_is_there(seats)
+        if now - seats.used > LOOK_AGAIN:
+            self._read_what_is_there(seats)  # what was owed has come meanwhile, mostly
         missing = []
         for node, link in enumerate(seats.links):
             if link is None:
@@ -184,13 +185,10 @@ class BlockingVoters:
         except IndexError:
             return False  # another was faster
         seats.seat(node, link)
+        self._read_what_is_there(seats)
         if link.owed and now - link.owed[0].sent > HANGS:
-            self._lose(
-                seats, node, Unreachable(f"{self.wheres[node]} did not answer for {HANGS} s")
-            )
-        else:
-            seats.used = 0.0  # look at it before it is used
-            self._read_what_is_there(seats)
+            why = Unreachable(f"{self.wheres[node]} did not answer for {HANGS} s")
+            self._lose(seats, node, why)
         return seats.links[node] is not None
 
     def _welcome(

@@ -121,10 +121,20 @@ def open_redlock(url: str) -> QuorumStore:
 def open_redlock_clients(clients: Sequence[object]) -> QuorumStore:
     """One client of redis-py for each node, of either colour."""
     _check_number(clients)
-    return _open([address_of_client(client) for client in clients], LONGEST_LEASE)
+    addresses = []
+    for client in clients:
+        address = address_of_client(client)
+        if not isinstance(address, Address):
+            raise ConfigurationError(
+                "nodes of a quorum are independent servers: not one that sentinels replace"
+            )
+        addresses.append(address)
+    return _open(addresses, LONGEST_LEASE)
 
 
 def _open(addresses: Sequence[Address], longest: float) -> QuorumStore:
+    for address in addresses:
+        address.check()
     wheres = [address.where for address in addresses]
     double = next((where for where in wheres if wheres.count(where) > 1), None)
     if double:

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import redis
-
 from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
@@ -183,17 +181,11 @@ class TaskVoters:
 
     async def _connect(self, node: int) -> None:
         address, health = self._addresses[node], self._health[node]
-        connection = address.tasks(CONNECTING)
         try:
-            async with asyncio.timeout(CONNECTING):
-                await connection.connect()
-        except (redis.exceptions.RedisError, OSError) as error:
-            connection._close()
-            health.failed(clock.now(), address.failed(error))
+            connection, _ = await address.connect_task(CONNECTING)
+        except BackendError as error:
+            health.failed(clock.now(), error)
             return
-        except BaseException:
-            connection._close()
-            raise
         old = self._links[node]
         if old is not None and old.lost is None:
             old.close("its event loop has ended")

@@ -1,0 +1,89 @@
+"""Is this MariaDB or MySQL fit for locks? What it says of itself, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.backends.findings import (
+    Finding,
+    bad,
+    note,
+    ok,
+    room_for_connections,
+    version_of,
+    warn,
+)
+from holdfast.backends.mysql.links import Address, connect
+
+BUDGET = 5.0
+LEAST = {"MariaDB": (10, 5), "MySQL": (8,)}
+VARIABLES = """
+SHOW GLOBAL VARIABLES WHERE Variable_name IN
+    ('version', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format',
+     'max_connections', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')
+"""
+STATUS = "SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'"
+# Who reads the log is a replica. Without the right to see others' threads there seem to be none.
+REPLICAS = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
+CHECK_FENCES = "and let everything that matters check fences"
+
+
+def findings(address: Address) -> Iterator[Finding]:
+    link = connect(address, BUDGET)
+    try:
+        variables, status, replicas = link.ask(";".join((VARIABLES, STATUS, REPLICAS)), BUDGET)
+    finally:
+        link.close()
+    said = {str(name).lower(): str(value) for name, value in (*variables.rows, *status.rows)}
+    yield _version(said.get("version", ""))
+    yield from _persistence(said)
+    yield _replicas(int(replicas.rows[0][0]), said)
+    if said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT":
+        yield bad(
+            "binlog",
+            "binlog_format is STATEMENT: it refuses what is read committed",
+            "set binlog_format to MIXED or ROW",
+        )
+    yield room_for_connections(
+        int(said.get("threads_connected", 0)),
+        int(said.get("max_connections", 0)),
+        "max_connections",
+    )
+
+
+def _version(version: str) -> Finding:
+    kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    number = version.split("-")[0]
+    if version_of(number) < LEAST[kind]:
+        least = ".".join(map(str, LEAST[kind]))
+        return warn("version", f"{kind} {number}: not tested", f"update it: {least} or later")
+    return ok("version", f"{kind} {number}")
+
+
+def _persistence(said: dict[str, str]) -> Iterator[Finding]:
+    pace = said.get("innodb_flush_log_at_trx_commit", "1")
+    if pace not in ("1", "3"):
+        yield warn(
+            "persistence",
+            f"innodb_flush_log_at_trx_commit is {pace}: a crash of its host forgets the locks of "
+            "the last second",
+            f"set it to 1, {CHECK_FENCES}",
+        )
+    else:
+        yield ok("persistence", f"innodb_flush_log_at_trx_commit is {pace}")
+
+
+def _replicas(count: int, said: dict[str, str]) -> Finding:
+    if not count:
+        return note(
+            "replicas", "none was seen: while this server is away nobody can take a lock", ""
+        )
+    waits = {said.get(f"rpl_semi_sync_{word}_enabled") for word in ("master", "source")}
+    if "ON" not in waits:
+        return warn(
+            "replicas",
+            f"{count}, and a commit does not wait for any: one that takes over may not know the "
+            "last locks",
+            f"use semi-synchronous replication, {CHECK_FENCES}",
+        )
+    return ok("replicas", f"{count}, semi-synchronous")

@@ -1,0 +1,100 @@
+"""Statements that a session's server parses once: what a lock that is alone needs, and no more.
+
+Parsing the claim takes the server as long as executing it. So it is prepared, once for each
+session, and its values travel as the binary protocol has them (COM_STMT_EXECUTE), to which neither
+PyMySQL nor an older asyncmy has a way of its own. Their answer is an OK packet, never rows: that is
+all that is understood here. What is not asked for so often is said as text (`words.filled`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+PREPARE, EXECUTE = 0x16, 0x17
+# The server has too many of them, or does not take this one: it is said as text then.
+REFUSED = (1461, 1295)
+# It does not know ours any more.
+FORGOTTEN = (1243, 1615)
+
+_HEAD = struct.Struct("<IBI").pack  # its number, no cursor, once
+_INTEGER, _DOUBLE = struct.Struct("<q").pack, struct.Struct("<d").pack
+_TYPES = {bytes: b"\xfc\0", str: b"\xfd\0", int: b"\x08\0", bool: b"\x08\0", float: b"\x05\0"}
+_BYTES = [bytes([number]) for number in range(251)]
+
+
+class Statement:
+    """``text`` has %s for each value."""
+
+    __slots__ = ("sql", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sql = text.replace("%s", "?").encode()
+
+
+class Call(NamedTuple):
+    """A request: one statement that may be prepared, and its values, in the types that they have
+    each time."""
+
+    statement: Statement
+    values: Sequence[bytes | str | int | float]
+
+
+class Result(NamedTuple):
+    """What one statement did."""
+
+    affected: int
+    insert_id: int
+    rows: Sequence[Sequence[Any]]
+
+
+def packed(number: int, values: Sequence[bytes | str | int | float]) -> bytes:
+    """What is sent after EXECUTE."""
+    kinds, said = [], []
+    for value in values:
+        kinds.append(_TYPES[type(value)])
+        if isinstance(value, float):
+            said.append(_DOUBLE(value))
+        elif isinstance(value, int):
+            said.append(_INTEGER(value))
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            said.append(_counted(len(data)))
+            said.append(data)
+    nulls = bytes((len(values) + 7) // 8)  # none
+    return b"".join((_HEAD(number, 0, 1), nulls, b"\1", *kinds, *said))
+
+
+def numbered(answer: bytes) -> tuple[int, int]:
+    """The number of what was prepared, and how many descriptions follow, which nobody needs."""
+    number, _columns, parameters = struct.unpack_from("<IHH", answer, 1)
+    return number, parameters
+
+
+def done(answer: bytes) -> Result:
+    """What an OK packet says. (One of an error was an exception already.)"""
+    if answer[0] != 0:
+        raise ValueError("rows, where none were asked for")
+    affected, after = _integer(answer, 1)
+    insert_id, _ = _integer(answer, after)
+    return Result(affected, insert_id, ())
+
+
+def _counted(length: int) -> bytes:
+    if length < 251:
+        return _BYTES[length]
+    return (
+        b"\xfc" + length.to_bytes(2, "little")
+        if length < 65536
+        else (b"\xfd" + length.to_bytes(3, "little"))
+    )
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    first = data[at]
+    if first < 251:
+        return first, at + 1
+    size = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size

@@ -1,0 +1,147 @@
+"""`holdfast break` before a person, and what is refused; on all stores: tests/operators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cli_processes import HOLDFAST, Start, line, one_complaint, run
+from cli_terminal import Terminal
+
+import holdfast
+from holdfast.cli.main import main
+
+
+@pytest.mark.parametrize("answer", ["y\n", "yes\n", "Y\n"])
+def test_a_person_is_shown_the_holder_and_says_yes(client: holdfast.Client, answer: str) -> None:
+    hold = client.lock("job", label="import").acquire()
+    with Terminal("break", "job") as terminal:
+        told = terminal.wait_for("Break it? [y/N] ")
+        assert "MainThread (import)" in told and str(hold.fence) in told
+        assert "its lease ends in" in told
+        terminal.type(answer)
+        assert terminal.end() == 0
+        assert f"broken, fence {hold.fence}" in terminal.text
+        assert "nobody holds it now" in terminal.text
+    with pytest.raises(holdfast.HoldLost):
+        hold.renew()
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "maybe\n", "\x04", "\x03"])
+def test_whatever_is_not_yes_breaks_nothing(client: holdfast.Client, answer: str) -> None:
+    with client.lock("job") as hold, Terminal("break", "job") as terminal:
+        terminal.wait_for("Break it? [y/N] ")
+        terminal.type(answer)
+        assert terminal.end() == (130 if answer == "\x03" else 1)
+        assert "Traceback" not in terminal.text
+        hold.renew()
+
+
+def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
+    client: holdfast.Client,
+) -> None:
+    seen = client.lock("job").acquire()
+    with Terminal("break", "job", "--fence", seen.fence) as terminal:
+        terminal.wait_for("Break it? [y/N] ")
+        seen.release()
+        heir = client.lock("job").acquire()
+        terminal.type("y\n")
+        assert terminal.end() == 1
+        assert "has ended meanwhile, nothing was broken" in terminal.text
+    heir.release()
+
+
+def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
+    url: str, new_redis: Callable[..., Any]
+) -> None:
+    server = new_redis()
+    with holdfast.connect(server.url) as client:
+        hold = client.lock("job").acquire()
+        with Terminal("break", "job", "--url", server.url) as terminal:
+            terminal.wait_for("Break it? [y/N] ")
+            server.kill()
+            terminal.type("y\n")
+            assert terminal.end() == 69
+            assert "whether it was broken is unknown: holdfast show job" in terminal.text
+        server.start()
+        with contextlib.suppress(holdfast.HoldfastError):
+            hold.release()
+
+
+def test_of_several_holders_a_person_has_to_say_which(client: holdfast.Client) -> None:
+    holds = [client.semaphore("pool", 3).acquire() for _ in range(2)]
+    with Terminal("break", "pool") as terminal:
+        assert terminal.end() == 2
+        assert "2 hold it, say which with --fence" in terminal.text
+    for hold in holds:
+        hold.release()
+
+
+def test_where_there_is_no_terminal_a_yes_is_needed_and_with_it_a_fence(start: Start) -> None:
+    holder = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_FENCE; cat")
+    fence = line(holder)
+    for words in (["job"], ["job", "--fence", fence], ["job", "--yes"]):
+        done = run("break", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        one_complaint(done)
+    done = run("break", "job", "--fence", fence, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (2, ["ls", "--limit", "0"]),
+        (2, ["ls", "a", "b"]),
+        (2, ["ls", "--url", "rediss//oops"]),
+        (2, ["ls", "--url", "redis://:se:cret@[::1/0"]),
+        (2, ["show"]),
+        (2, ["show", ""]),
+        (2, ["show", "job", "--namespace", "a b"]),
+        (2, ["show", "x" * 2000]),
+        (2, ["break", "job", "--fence", "one", "--yes"]),
+        (2, ["break", "", "--fence", "1", "--yes"]),
+        (2, ["brake", "job"]),
+        (69, ["ls", "--url", "redis://:sesame@127.0.0.1:1/0"]),
+        (69, ["show", "job", "--url", "sqlite:///dev/null/locks.db"]),
+        (69, ["break", "job", "--fence", "1", "--yes", "--url", "redis://127.0.0.1:1/0"]),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_no_secret(
+    url: str, code: int, words: list[str]
+) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    complaint = one_complaint(done)
+    assert "sesame" not in complaint and "cret" not in complaint
+
+
+NOT_UTF8 = b"\xff".decode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        *((2, [verb, NOT_UTF8, *more]) for verb, more in (
+            ("ls", []), ("show", []), ("watch", []), ("break", ["--fence", "1", "--yes"]),
+        )),
+        (2, ["run", "job", "--label", NOT_UTF8, "--", "true"]),
+        *((2, ["ls", "--url", url]) for url in (
+            "", "nonsense", "http://x", "redis://h:99999", "redis://localhost/sesame", "redis://[x",
+            "postgresql://u:sesame@[x/d", "mysql://u:sesame@h/", "zookeeper://", "sqlite://here",
+            "redis://h\x1b[31m", "memory://a/b",
+        )),
+        (69, ["ls", "--url", f"redis://:sesame@{'a' * 70}"]),
+        (69, ["ls", "--url", f"mysql://u:sesame@{'a' * 70}/d"]),
+        (69, ["ls", "--url", "postgresql://u:sesame@127.0.0.1:1/d"]),
+    ],
+)  # fmt: skip
+def test_words_that_no_store_understands_are_one_line_and_no_secret(
+    code: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("holdfast: ") and err.count("\n") == 1
+    assert "sesame" not in err and "\x1b" not in err

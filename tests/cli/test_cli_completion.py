@@ -1,0 +1,109 @@
+"""`holdfast completion`: what real shells make of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_processes import HOLDFAST, PATIENCE, one_complaint, run
+
+import holdfast
+from holdfast.cli.main import VERBS
+
+SHELL = ["bash", "--norc", "--noprofile", "-c"]
+
+
+def completed(typed: str) -> list[str]:
+    """What bash offers after so much was typed."""
+    script = f"""
+        holdfast() {{ {shlex.join(HOLDFAST)} "$@"; }}
+        source <(holdfast completion bash)
+        COMP_LINE={shlex.quote(typed)} COMP_POINT={len(typed)}
+        _holdfast && printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        [*SHELL, script], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_verbs_and_options(url: str) -> None:
+    assert completed("holdfast s") == ["show"]
+    assert set(VERBS) < set(completed("holdfast "))
+    assert completed("holdfast run job --sk") == ["--skip"]
+    assert completed("holdfast completion f") == ["fish"]
+    assert "true" in completed("holdfast run job -- tru")
+
+
+def test_bash_completes_names_from_the_store(
+    client: holdfast.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with client.lock("orders:42"), client.lock("orders:43"), client.lock("other"):
+        assert completed("holdfast show ot") == ["other"]
+        # To bash a colon ends a word: only what comes after it is put in.
+        assert completed("holdfast show orders:4") == ["42", "43"]
+        elsewhere = f"--url sqlite://{tmp_path}/another.db"
+        assert completed(f"holdfast show {elsewhere} ot") == []
+        monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/another.db")
+        assert completed(f"holdfast show --url {client.store.url} ot") == ["other"]
+
+
+def test_a_hostile_name_is_not_offered_to_a_shell(client: holdfast.Client, tmp_path: Path) -> None:
+    trap = f"x$(touch {tmp_path}/trap)"
+    with client.lock(trap), client.lock("x`id`"), client.lock("x y"), client.lock("xyz"):
+        assert completed("holdfast show x") == ["xyz"]
+        assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("store", ["redis://127.0.0.1:1/0", "nonsense", "sqlite:///dev/null/x.db"])
+def test_a_store_that_is_away_offers_no_names_and_says_nothing(url: str, store: str) -> None:
+    done = run("completion", "names", "--prefix=x", "--url", store)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ("zsh", ["zsh", "-f", "-c", "autoload -Uz compinit; compinit -u -D; source $1; "
+                 "print $_comps[holdfast]", "-"]),
+        ("fish", ["fish", "-N", "-c", f"function holdfast; {shlex.join(HOLDFAST)} $argv; end; "
+                  "source $argv[1]; complete -C 'holdfast show --on'"]),
+    ],
+)  # fmt: skip
+def test_other_shells_take_their_script(
+    url: str, tmp_path: Path, shell: str, words: list[str]
+) -> None:
+    script = tmp_path / f"script.{shell}"
+    script.write_text(run("completion", shell).stdout)
+    assert all(f"{verb}" in script.read_text() for verb in VERBS)
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    done = subprocess.run(
+        [*words, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=os.environ | {"HOME": str(tmp_path)},
+    )
+    assert done.stderr == "" and ("_holdfast" in done.stdout or "--once" in done.stdout)
+
+
+def test_a_shell_that_is_not_known_is_one_line(url: str) -> None:
+    done = run("completion", "tcsh")
+    assert done.returncode == 2
+    one_complaint(done)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_examples_and_exit_codes(verb: str) -> None:
+    done = run(verb, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    if verb != "demo":
+        assert "\nexamples:\n" in done.stdout and "\nexit codes:\n" in done.stdout

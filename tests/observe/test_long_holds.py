@@ -1,0 +1,244 @@
+"""``warn_after=``: a hold that lasts too long is logged once, with where its holder is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+import weakref
+
+import pytest
+
+import holdfast
+from faces import FACES, until
+from holdfast import ConfigurationError, aio
+from holdfast.runtime import stacks
+from holdfast.runtime.stacks import current_stack
+from holdfast.testing import kit
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if "warn_after" in record.getMessage()]
+
+
+def test_it_is_logged_once_with_the_name_the_fence_and_how_long(
+    holdfast_client, holdfast_clock, caplog
+):
+    with holdfast_client.lock("orders:42", warn_after=10, label="import") as hold:
+        holdfast_clock.advance(9)
+        assert warnings(caplog) == []
+        holdfast_clock.advance(2)
+        (said,) = warnings(caplog)
+        holdfast_clock.advance(500)
+    assert warnings(caplog) == [said]
+    assert "'orders:42' has been held for 10.0 s" in said and f"fence {hold.fence}" in said
+    assert "warn_after=10 s" in said and "(import)" in said
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def test_a_hold_that_ends_in_time_is_not_worth_a_word(holdfast_client, holdfast_clock, caplog):
+    for _ in range(3):
+        with holdfast_client.lock("n", warn_after=10):
+            holdfast_clock.advance(9)
+    holdfast_clock.advance(100)
+    assert caplog.text == ""
+
+
+def test_each_hold_has_its_own_time(holdfast_client, holdfast_clock, caplog):
+    first = holdfast_client.lock("a", warn_after=25).acquire()
+    holdfast_clock.advance(3)
+    second = holdfast_client.lock("b", warn_after=4).acquire()
+    third = holdfast_client.lock("c").acquire()
+    holdfast_clock.advance(5)
+    assert ["'b'" in said for said in warnings(caplog)] == [True]
+    holdfast_clock.advance(20)
+    assert [said.split("'")[1] for said in warnings(caplog)] == ["b", "a"]
+    for hold in (first, second, third):
+        hold.release()
+
+
+def test_a_client_says_it_for_all_its_locks_and_a_lock_for_itself(holdfast_clock, caplog):
+    client = kit.client(holdfast_clock)
+    client.warn_after = 5.0  # as connect() sets it
+    holds = [
+        client.lock("plain").acquire(),
+        client.lock("own", warn_after=60).acquire(),
+        client.lock("labelled", label="x").acquire(),
+        client.semaphore("s", 2).acquire(),
+        client.rwlock("rw").write().acquire(),
+        client.multi_lock("m").acquire(),
+        client.election("lead").lead().acquire(),
+    ]
+    holdfast_clock.advance(30)
+    assert sorted(said.split("'")[1] for said in warnings(caplog)) == [
+        "labelled", "m", "plain", "rw", "s",
+    ]  # fmt: skip
+    holdfast_clock.advance(31)
+    assert "'own'" in warnings(caplog)[-1]
+    for hold in holds:
+        hold.release()
+    client.close()
+
+
+def test_every_kind_of_lock_takes_the_word(holdfast_client, holdfast_clock, caplog):
+    @holdfast_client.locked("decorated", warn_after=5)
+    def decorated():
+        with (
+            holdfast_client.semaphore("s", 2, warn_after=5),
+            holdfast_client.rwlock("rw", warn_after=5).read(),
+            holdfast_client.multi_lock("m", warn_after=5),
+        ):
+            holdfast_clock.advance(6)
+
+    decorated()
+    names = sorted(said.split("'")[1] for said in warnings(caplog))
+    assert names == ["decorated", "m", "rw", "s"]
+
+
+def stuck_here(free):
+    free.wait(15)
+
+
+async def stuck_task(free):
+    await inner(free)
+
+
+async def inner(free):
+    await asyncio.to_thread(free.wait, 15)
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore"])
+@pytest.mark.parametrize("colour", FACES)
+def test_the_log_shows_where_the_holder_is_stuck(colour, kind, caplog):
+    """Of a semaphore each hold is an owner of its own, and yet somebody acquired it."""
+    agent = FACES[colour]("memory://", warn_after=0.1)
+    free = threading.Event()
+
+    def made(client):
+        return client.lock("n") if kind == "lock" else client.semaphore("n", 1)
+
+    def blocking(client):
+        with made(client):
+            stuck_here(free)
+
+    async def tasks(client):
+        async with made(client):
+            await stuck_task(free)
+
+    done = agent.later(blocking if colour == "blocking" else tasks)
+    (said,) = until(lambda: warnings(caplog))
+    free.set()
+    done.result(15)
+    agent.close()
+    wanted = ["stuck_here", "free.wait(15)"] if colour == "blocking" else ["stuck_task", "inner"]
+    assert all(word in said for word in wanted), said
+    assert said.index(wanted[0]) < said.index(wanted[1])
+
+
+def test_a_task_that_blocks_its_loop_is_found_where_it_blocks(caplog):
+    async def main():
+        client = aio.connect("memory://", warn_after=0.1)
+
+        async def blocks():
+            async with client.lock("n"):
+                ends = time.monotonic() + 15
+                while not warnings(caplog) and time.monotonic() < ends:
+                    computing_for_long()
+
+        await asyncio.create_task(blocks())
+        await client.close()
+
+    def computing_for_long():
+        time.sleep(0.01)
+
+    asyncio.run(main())
+    (said,) = warnings(caplog)
+    assert "in blocks" in said and "computing_for_long" in said
+    assert "run_until_complete" not in said  # what is outside of the task is nobody's business
+
+
+def test_one_that_has_ended_meanwhile_is_said_to_have():
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(current_stack()))
+    thread.start()
+    thread.join()
+    assert "thread has ended" in seen[0]()
+    del thread
+    gc.collect()
+    assert "thread has ended" in seen[0]()
+
+    async def main():
+        async def short():
+            seen.append(current_stack())
+
+        task = asyncio.create_task(short())
+        await task
+        assert "task has ended" in seen[1]()
+        del task
+        gc.collect()
+        assert "task has ended" in seen[1]()
+
+    asyncio.run(main())
+
+
+def test_to_be_able_to_warn_keeps_no_task_alive():
+    async def main():
+        async def one():
+            return current_stack()
+
+        task = asyncio.create_task(one())
+        stack, gone = await task, weakref.ref(task)
+        del task
+        await asyncio.sleep(0)  # the loop still has it in its hands
+        gc.collect()
+        assert gone() is None and "task has ended" in stack()
+
+    asyncio.run(main())
+
+
+def test_what_is_not_python_has_no_frames():
+    assert list(stacks._suspended(object())) == []
+    assert "no frames" in stacks._told([])
+
+
+def test_a_very_deep_stack_is_cut_to_its_inner_end():
+    free, deep, seen = threading.Event(), threading.Event(), []
+
+    def down(n):
+        if n:
+            down(n - 1)
+        else:
+            seen.append(current_stack())
+            deep.set()
+            free.wait(15)
+
+    thread = threading.Thread(target=down, args=(200,))
+    thread.start()
+    assert deep.wait(15)
+    until(lambda: "free.wait" in seen[0]())
+    assert len(seen[0]().splitlines()) < 100
+    free.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5", float("nan"), True])
+def test_a_time_that_is_none_is_refused(wrong, holdfast_client):
+    with pytest.raises(ConfigurationError, match="warn_after"):
+        holdfast_client.lock("n", warn_after=wrong)
+    with pytest.raises(ConfigurationError, match="warn_after"):
+        holdfast.connect("memory://", warn_after=wrong)
+    with pytest.raises(ConfigurationError, match="warn_after"):
+        holdfast_client.locked("n", warn_after=wrong)
+
+
+def test_what_was_taken_over_from_another_process_is_warned_of_too(holdfast_clock, caplog):
+    client = kit.client(holdfast_clock)
+    text = client.lock("n", renew=True).acquire().detach()
+    client.warn_after = 5.0
+    hold = client.attach("n", text)
+    holdfast_clock.advance(6)
+    assert len(warnings(caplog)) == 1
+    hold.release()
+    client.close()

@@ -1,0 +1,39 @@
+"""The command in this process, on every store that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operator_words import Operator, Said
+
+import holdfast
+from holdfast.cli.main import main
+from test_conformance import STORES
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Operator:
+    """``holdfast`` with these words: its exit code, and what it wrote."""
+
+    def say(*words: object) -> Said:
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return say
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh store of every kind, where the command looks for one."""
+    url = str(STORES[request.param][1](tmp_path, request.getfixturevalue))
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[holdfast.Client]:
+    with holdfast.connect(url) as client:
+        yield client

@@ -1,0 +1,27 @@
+"""What the doctor found, for tests to ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from operator_words import Operator
+
+
+class Verdict:
+    """``levels`` by what they are about; ``text(about)`` is all that was said of it."""
+
+    def __init__(self, say: Operator, *words: object) -> None:
+        told = say("doctor", "--json", *words)
+        assert told.err == "", told.err
+        self.code = told.code
+        self.document: dict[str, Any] = told.document
+        self.findings: list[dict[str, Any]] = self.document["findings"]
+        for finding in self.findings:
+            assert finding["do"] or finding["level"] in ("ok", "note"), finding
+
+    def levels(self, about: str) -> set[str]:
+        return {one["level"] for one in self.findings if one["about"] == about}
+
+    def text(self, about: str) -> str:
+        said = [f"{one['found']} {one['do']}" for one in self.findings if one["about"] == about]
+        return " ".join(said)

@@ -1,0 +1,199 @@
+"""Slots move while names in them are held and waited for: MOVED, ASK and TRYAGAIN."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cluster_ends import calls, elsewhere, errors, slot
+
+from faces import PATIENCE, Agent, took, until
+from holdfast import BackendError
+
+Make = Callable[..., Agent]
+# Well below the refresh of places, which finds after 1.5 s what no bell told.
+BY_BELL = 1.0
+
+
+@pytest.fixture
+def cluster(redis_cluster: Any) -> Iterator[Any]:
+    """That of all tests; a move that a test did not end is ended."""
+    moving: list[tuple[int, Any, Any]] = []
+    redis_cluster.moving = moving
+    yield redis_cluster
+    for number, source, to in moving:
+        redis_cluster.end_to_move(number, source, to)
+
+
+@pytest.fixture(scope="module")
+def lonely(new_redis_cluster: Callable[..., Any]) -> Any:
+    """A cluster of one node, whose slots tests take away and give back."""
+    return new_redis_cluster(1, 0)
+
+
+def begin_to_move(cluster: Any, name: str) -> tuple[int, Any, Any]:
+    source = cluster.owner(slot(name))
+    move = slot(name), source, elsewhere(cluster, source)
+    cluster.begin_to_move(move[0], move[2])
+    cluster.moving.append(move)
+    return move
+
+
+def end_to_move(cluster: Any, move: tuple[int, Any, Any]) -> None:
+    cluster.end_to_move(*move)
+    cluster.moving.remove(move)
+
+
+def move(cluster: Any, name: str) -> None:
+    end_to_move(cluster, begin_to_move(cluster, name))
+
+
+def test_a_hold_is_renewed_while_its_slot_is_on_its_way_and_released_where_it_went(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url, lease=0.9)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    moving = begin_to_move(cluster, name)
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    cluster.move_keys(*moving)  # from now on the old node says ASK
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    assert errors(cluster, "ASK") >= 2
+    end_to_move(cluster, moving)
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    assert hold.is_held and mine.client.statistics().renew_errors == 0
+    (holder,) = mine.do(lambda client: client.inspect(name)).holders
+    assert holder.fence == hold.fence
+    mine.do(lambda client: hold.release())
+    assert mine.do(lambda client: client.inspect(name)).holders == ()
+
+
+def test_a_name_that_moved_is_found_with_one_redirection(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url)
+    for _ in range(2):
+        hold = mine.do(lambda client: client.lock(name).acquire())
+        mine.do(lambda client: hold.release())  # noqa: B023
+    move(cluster, name)
+    before = errors(cluster, "MOVED")
+    for _ in range(10):
+        hold = mine.do(lambda client: client.lock(name).acquire(timeout=1))
+        mine.do(lambda client: hold.release())  # noqa: B023
+    # Twice if the first was asked the short way, which gives up on anything but an answer.
+    assert 1 <= errors(cluster, "MOVED") - before <= 2
+
+
+@pytest.mark.parametrize("when", ["all at once", "released on its way"])
+def test_those_who_wait_are_served_in_their_order_after_a_move(
+    agent: Make, cluster: Any, name: str, when: str
+) -> None:
+    holder, others = agent(cluster.url, lease=3), [agent(cluster.url, lease=3) for _ in range(3)]
+    hold = holder.do(lambda client: client.lock(name).acquire())
+    served: list[int] = []
+
+    def wait(other: Agent, number: int) -> Any:
+        def acquired(client: Any) -> Any:
+            return client.lock(name).acquire(timeout=PATIENCE)
+
+        future = other.later(acquired)
+        until(lambda: len(holder.do(lambda c: c.inspect(name)).waiters) == number + 1)
+        return future
+
+    waits = [wait(other, number) for number, other in enumerate(others)]
+    moving = begin_to_move(cluster, name)
+    if when == "released on its way":
+        cluster.move_keys(*moving)
+        releases = holder.later(lambda client: hold.release())
+        time.sleep(0.1)
+        end_to_move(cluster, moving)
+        releases.result(PATIENCE)
+    else:
+        end_to_move(cluster, moving)
+        time.sleep(0.3)  # they listen at the new node
+        holder.do(lambda client: hold.release())
+    with took() as time_of:
+        for number, (other, future) in enumerate(zip(others, waits, strict=True)):
+            got = future.result(PATIENCE)
+            assert got.fence > hold.fence
+            assert not any(later.done() for later in waits[number + 1 :])
+            served.append(number)
+            other.do(lambda client: got.release())  # noqa: B023
+    assert served == [0, 1, 2]
+    if when == "all at once":
+        assert time_of.seconds < BY_BELL
+
+
+def test_a_claim_for_a_slot_that_is_on_its_way_is_granted_when_it_has_arrived(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    mine.do(lambda client: hold.release())
+    moving = begin_to_move(cluster, name)
+    threading.Timer(0.4, end_to_move, (cluster, moving)).start()
+    with took() as time_of:
+        later = mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert later.fence > hold.fence
+    assert 0.2 < time_of.seconds < 3.0
+    assert errors(cluster, "TRYAGAIN") >= 1
+    mine.do(lambda client: later.release())
+
+
+def test_a_move_that_does_not_end_is_told_within_the_budget_without_a_storm(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url, lease=3)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    mine.do(lambda client: hold.release())
+    _, source, to = begin_to_move(cluster, name)
+    before = sum(calls(node, "evalsha") for node in (source, to))
+    with took() as time_of, pytest.raises(BackendError, match=r"TRYAGAIN.*being moved") as caught:
+        mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert caught.value.transient
+    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    asked = sum(calls(node, "evalsha") for node in (source, to)) - before
+    assert asked < 60, "a storm"
+
+
+def test_who_asks_while_the_cluster_is_down_is_told_so_and_asks_with_pauses(
+    agent: Make, lonely: Any, name: str
+) -> None:
+    (node,) = lonely.nodes
+    mine = agent(lonely.url, lease=3)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    mine.do(lambda client: hold.release())
+    before = calls(node, "evalsha")
+    node.call("CLUSTER", "DELSLOTS", slot(name))
+    with took() as time_of, pytest.raises(BackendError, match=r"CLUSTERDOWN|no node") as caught:
+        mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert caught.value.transient
+    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    assert calls(node, "evalsha") - before < 60, "a storm"
+    waits = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    threading.Timer(0.1, node.call, ("CLUSTER", "ADDSLOTS", slot(name))).start()
+    again = waits.result(PATIENCE)
+    assert again.fence > hold.fence
+    mine.do(lambda client: again.release())
+
+
+def test_many_who_wait_do_not_all_ask_for_a_new_map(agents: Any, cluster: Any, name: str) -> None:
+    mine = agents("blocking", cluster.url, lease=3)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = [
+        mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE).release())
+        for _ in range(40)
+    ]
+    until(lambda: mine.client.statistics().waiting == 40)
+    before = sum(calls(node, "cluster|slots") for node in cluster.nodes)
+    move(cluster, name)
+    mine.do(lambda client: hold.release())
+    for future in waits:
+        future.result(PATIENCE)
+    after = sum(calls(node, "cluster|slots") for node in cluster.nodes)
+    assert after - before < 20
