@@ -44,6 +44,12 @@ def test_a_node_that_forgot_and_votes_at_once_is_caught():
     assert Model(marks=False, forgets=1).explore().violation
 
 
+def test_a_fence_that_is_settled_below_a_higher_one_is_caught():
+    """Readers hold it together, and two of them had the same."""
+    with planted(("      if fence > last then\n", "      if true then\n")).plant():
+        assert "was given twice" in Model(readers=True).explore().violation
+
+
 # ---- planted mistakes ---------------------------------------------------------------------------
 
 
@@ -96,9 +102,6 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     ).plant,
     "a late undo takes back what a later asking was given": planted(
         ("if asked and tonumber(asked) <= tonumber(ARGV[1]) then", "if hold then")
-    ).plant,
-    "a fence is settled although a higher one was given": planted(
-        ("      if fence > last then\n", "      if true then\n")
     ).plant,
     "readers are let in beside a writer": planted(
         ("if mine.take <= slots - book.taken and not must_wait", "if not must_wait")

@@ -64,7 +64,7 @@ async def test_what_a_killed_process_held_is_recovered(world: World) -> None:
     assert time.monotonic() - killed < 2 * 1.25 + 1 and hold.fence > fence
 
 
-@case(processes=True)
+@case(processes=True, needs="arrival order")
 async def test_a_killed_waiter_is_passed_over(world: World) -> None:
     client, other = world.client(), world.client()
     children = [world.child() for _ in range(2)]

@@ -50,7 +50,7 @@ def is_pending(reply: Reply) -> bool:
 def votes_in(reply: Reply, leases: Sequence[float]) -> list[Answer]:
     """What one node says to each claim, as far as it went. Raises one of `NONSENSE`."""
     votes: list[Answer] = []
-    if type(reply) is not list or len(reply) % 3:
+    if type(reply) is not list or not reply or len(reply) % 3:
         raise ValueError
     for at, lease in zip(range(0, len(reply), 3), leases, strict=False):
         kind, first, second = reply[at : at + 3]
