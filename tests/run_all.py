@@ -42,6 +42,7 @@ COMPUTING = [
     "tests/test_simulation.py", "tests/test_law_twins.py", "tests/test_history.py",
     "tests/redis_store/test_miniredis.py", "tests/redis_store/test_miniredis_lua.py",
     "tests/redis_store/test_miniredis_clock.py", "tests/test_keys.py",
+    "tests/redlock_store/test_redlock_model.py",
 ]  # fmt: skip
 
 STEPS = {
