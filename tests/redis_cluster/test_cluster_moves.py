@@ -93,19 +93,12 @@ def test_a_name_that_moved_is_found_with_one_redirection(
 def test_those_who_wait_are_served_in_their_order_after_a_move(
     agent: Make, cluster: Any, name: str, when: str
 ) -> None:
-    holder, others = agent(cluster.url, lease=3), [agent(cluster.url, lease=3) for _ in range(3)]
+    holder, others = agent(cluster.url, lease=9), [agent(cluster.url, lease=9) for _ in range(3)]
     hold = holder.do(lambda client: client.lock(name).acquire())
-    served: list[int] = []
-
-    def wait(other: Agent, number: int) -> Any:
-        def acquired(client: Any) -> Any:
-            return client.lock(name).acquire(timeout=PATIENCE)
-
-        future = other.later(acquired)
-        until(lambda: len(holder.do(lambda c: c.inspect(name)).waiters) == number + 1)
-        return future
-
-    waits = [wait(other, number) for number, other in enumerate(others)]
+    waits: list[Any] = []
+    for number, other in enumerate(others):
+        waits.append(other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE)))
+        until(lambda: len(holder.do(lambda c: c.inspect(name)).waiters) == number + 1)  # noqa: B023
     moving = begin_to_move(cluster, name)
     if when == "released on its way":
         cluster.move_keys(*moving)
@@ -117,13 +110,16 @@ def test_those_who_wait_are_served_in_their_order_after_a_move(
         end_to_move(cluster, moving)
         time.sleep(0.2)  # they listen at the new node
         holder.do(lambda client: hold.release())
+    served = []
     with took() as time_of:
-        for number, (other, future) in enumerate(zip(others, waits, strict=True)):
-            got = future.result(PATIENCE)
+        while len(served) < len(waits):
+            number = until(
+                lambda: [n for n, w in enumerate(waits) if w.done() and n not in served]
+            )[0]
+            got = waits[number].result()
             assert got.fence > hold.fence
-            assert not any(later.done() for later in waits[number + 1 :])
             served.append(number)
-            other.do(lambda client: got.release())  # noqa: B023
+            others[number].do(lambda client: got.release())  # noqa: B023
     assert served == [0, 1, 2]
     if when == "all at once":
         assert time_of.seconds < BY_BELL
