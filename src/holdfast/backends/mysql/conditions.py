@@ -12,8 +12,6 @@ AGAIN = {
     1243: "a prepared statement is gone",
     1615: "a prepared statement is of older tables",
 }
-# A bell that rang nobody: no such session, or not one that this user may wake. It is only a hint.
-NOT_RUNG = (1094, 1095)
 LEAST_RIGHTS = "who may not create tables needs those that `holdfast schema` prints;"
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {

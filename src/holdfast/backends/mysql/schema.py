@@ -224,15 +224,6 @@ ON DUPLICATE KEY UPDATE kind = VALUES(kind), place = VALUES(place), who = VALUES
 # hash, ids of rows to take away.
 GONE = "DELETE FROM holdfast_rows WHERE hash = %s AND id IN (%s) AND @holdfast_won = 1"
 
-# How a process is woken; the argument is in `bell`. Its ear owns a lock, by which it is found: to
-# end an ear that nobody uses any more, and to end its sleep, alone or after a write that was not in
-# vain.
-HEAR = "SELECT GET_LOCK(%s, %s)"
-END = "KILL CONNECTION IS_USED_LOCK(%s)"
-SLEEP = "DO SLEEP({:g})"
-RING = "KILL QUERY IS_USED_LOCK(%s)"
-RING_IF_WON = "KILL QUERY IF(@holdfast_won = 1, IS_USED_LOCK(%s), 0)"
-
 # prefix, prefix.
 NAMES = f"""
 SELECT name FROM holdfast_names AS n
