@@ -22,8 +22,7 @@ from sections._line import Line, number, table
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
-    "redis_cluster",
-    "primitives",
+    "redis_cluster", "redlock", "primitives",
     "zookeeper", "zookeeper_crowd", "sql",
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 RUN = Path(__file__).resolve().parent.parent / "bench" / "run.py"
 CORE = [
     "blocking: cycle",
+    "blocking: cycle with a listener",
     "blocking: cycle with client.lock(name)",
     "blocking: re-entry",
     "asyncio: cycle",

@@ -162,6 +162,29 @@ def test_who_waited_once_is_heard_the_next_time_without_subscribing_again(
     assert subscribed == [1, 0, 0]
 
 
+def test_a_name_that_nobody_waited_for_for_long_is_let_go(
+    agent: Make, redis_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.redis.cluster.ears.LINGER", 0.05)
+    mine, other = agent(redis_cluster.url), agent(redis_cluster.url)
+    node = redis_cluster.masters[0]
+    names = names_at(redis_cluster, node, 2)
+
+    def heard() -> list[str]:
+        channels = b" ".join(node.call("PUBSUB", "SHARDCHANNELS")).decode()
+        return [name for name in names if f"{name}}}" in channels]
+
+    for name in names:
+        hold = mine.do(lambda client: client.lock(name).acquire())  # noqa: B023
+        waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))  # noqa: B023
+        until(lambda: name in heard())  # noqa: B023
+        mine.do(lambda client: hold.release())  # noqa: B023
+        later = waits.result(PATIENCE)
+        other.do(lambda client: later.release())  # noqa: B023
+        time.sleep(0.1)
+    assert heard() == names[1:]
+
+
 def test_ears_are_opened_only_where_somebody_waits(agent: Make, redis_cluster: Any) -> None:
     mine, other = agent(redis_cluster.url), agent(redis_cluster.url)
     node, *rest = redis_cluster.masters

@@ -30,6 +30,7 @@ import redis  # isort: skip  (after `store`, which says what is missing if it is
 from holdfast.backends.redis.links import Address, parameters_of  # isort: skip
 
 MOST_SHOWN = 3
+LEAST_TO_CONNECT = 0.5
 NOT_READ = (
     "redis+cluster://user:password@host:port,host:port is one, with rediss+cluster:// for TLS; a "
     "cluster has no databases, and / ? # @ in a password are written as %2F %3F %23 %40"
@@ -100,7 +101,11 @@ class ClusterStore:
 
     def _address(self, seat: str) -> Address:
         host, port = host_and_port(seat)
-        return Address(self._kind, {**self._said, "host": host, "port": port})
+        address = Address(self._kind, {**self._said, "host": host, "port": port})
+        # Each node is connected to when a name there is first asked for, in the little time that
+        # this has: so a task goes on connecting while those who need it ask again.
+        address.least = LEAST_TO_CONNECT
+        return address
 
     def findings(self) -> Iterator[Finding]:
         """What an examination of the masters finds."""
