@@ -22,7 +22,7 @@ from sections._line import Line, number, table
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "primitives",
-    "zookeeper", "zookeeper_crowd", "sql",
+    "zookeeper", "zookeeper_crowd", "sql", "sql_bells",
 )  # fmt: skip
 
 

@@ -62,6 +62,7 @@ SERVERS = {
         "two inside at once",
         "50 wait in a process, idle: requests",
     ],
+    "sql_bells": [],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 
