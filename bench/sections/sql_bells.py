@@ -35,7 +35,7 @@ SLEEPERS = 4
 
 
 def measure(quick: bool) -> list[Line]:
-    rings, seconds = (30, 1.0) if quick else (300, 10.0)
+    rings, seconds = (30, 1.0) if quick else (300, 20.0)
     with MariaDBServer() as server:
         looks = _heard(_hand_overs(server.url, rings))
         kills = _heard(_rings(server, rings))
@@ -124,11 +124,11 @@ def _sleep_on(port: int, number: int, seconds: float) -> None:
         ear.query(f"DO GET_LOCK('ear {number}', 0)")
         while time.monotonic() < until:
             with contextlib.suppress(pymysql.OperationalError):  # a KILL that came too early
-                ear.query("DO SLEEP(0.5)")
+                ear.query("DO SLEEP(20)")
 
 
 def _ring_on(port: int, number: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds + 2.0  # nobody is left asleep
     with pymysql.connect(host="127.0.0.1", port=port, user="root") as ringer:
         while time.monotonic() < until:
             number = (number + 1) % SLEEPERS
