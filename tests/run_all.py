@@ -23,6 +23,8 @@ from servers.programs import program
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = "2500"
 REDIS_SEEDS = "800"
+FAILOVER_SEEDS = "200"
+REDLOCK_SEEDS = "60"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
@@ -30,8 +32,11 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/zookeeper_store", "tests/sql", "tests/guards", "tests/operators", "tests/observe",
-    "tests/top", "tests/test_docs.py",
+    "tests/zookeeper_store", "tests/redis_cluster", "tests/sql", "tests/guards", "tests/operators",
+    "tests/observe", "tests/top", "tests/test_docs.py", "tests/redis_store/test_redis_replicas.py",
+    "tests/redis_store/test_redis_sentinel.py", "tests/chaos/test_chaos_sentinel.py",
+    "tests/cli/test_cli_break.py", "tests/cli/test_cli_completion.py",
+    "tests/cli/test_cli_run_options.py", "tests/cli/test_cli_watch.py",
 ]  # fmt: skip
 
 COMPUTING = [
@@ -54,6 +59,14 @@ STEPS = {
     "simulation of Redis": [
         sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
         "--seeds", REDIS_SEEDS,
+    ],
+    "simulation of failovers": [
+        sys.executable, "-m", "holdfast.testing.simulate", "--store", "replicas",
+        "--seeds", FAILOVER_SEEDS,
+    ],
+    "simulation of Redlock": [
+        sys.executable, "-m", "holdfast.testing.simulate", "--store", "redlock",
+        "--seeds", REDLOCK_SEEDS,
     ],
     "coverage data": [*COVERAGE, "combine", "--quiet"],
     "coverage of what decides: 100 %": [

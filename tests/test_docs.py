@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORES = ("memory", "sqlite", "redis", "redlock", "zookeeper", "postgresql", "mysql")
+STORES = (
+    "memory", "sqlite", "redis", "redlock", "redis-sentinel", "redis-cluster", "zookeeper", "postgresql",
+    "mysql",
+)  # fmt: skip
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
@@ -22,7 +25,21 @@ SERVERS = {
         "redlock_servers",
         lambda servers: ", ".join(repr(node.url) for node in servers.nodes),
     ),
+    "redis+cluster://localhost:7000,localhost:7001": ("redis_cluster", lambda server: server.url),
+    "redis://localhost:7000": ("redis_cluster", lambda server: server.nodes[0].url),
+    "redis+sentinel://localhost:26379,localhost:26380/mymaster/0": (
+        "redis_sentinels",
+        lambda servers: servers.url,
+    ),
+    '[("localhost", 26379), ("localhost", 26380)]': (
+        "redis_sentinels",
+        lambda servers: str([("127.0.0.1", sentinel.port) for sentinel in servers.sentinels]),
+    ),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
+    "postgresql+psycopg://app@localhost/app": (
+        "postgres_server",
+        lambda server: server.url.replace("://", "+psycopg://"),
+    ),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
     "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
     'host="localhost", port=3306, user="app", database="app"': (

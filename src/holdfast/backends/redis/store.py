@@ -107,10 +107,12 @@ class RedisStore:
             warn_of_eviction(self.url, info.result())
 
     def findings(self) -> Iterator[Finding]:
-        """What an examination of the server finds."""
-        from holdfast.backends.redis.health import findings  # only the doctor needs it
+        """What an examination of the server finds, and of the sentinels that lead to it."""
+        from holdfast.backends.redis import health, sentinel_health  # only the doctor needs them
 
-        return findings(self._address)
+        yield from health.findings(self._address, self._replicas)
+        if isinstance(self._address, SentinelAddress):
+            yield from sentinel_health.findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
