@@ -21,14 +21,9 @@ from sections._line import Line, number, table
 
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
-<<<<<<< HEAD
-    "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "primitives",
-    "redlock",
-=======
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
-    "redis_cluster",
+    "redis_cluster", "redlock",
     "primitives",
->>>>>>> origin/main
     "zookeeper", "zookeeper_crowd", "sql",
 )  # fmt: skip
 

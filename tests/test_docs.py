@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STORES = (
-    "memory", "sqlite", "redis", "redlock", "redis-sentinel", "redis-cluster", "zookeeper", "postgresql",
-    "mysql",
+    "memory", "sqlite", "redis", "redis-sentinel", "redis-cluster", "redlock", "zookeeper",
+    "postgresql", "mysql",
 )  # fmt: skip
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
