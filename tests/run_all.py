@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SEEDS = "2500"
 REDIS_SEEDS = "800"
 FAILOVER_SEEDS = "200"
+REDLOCK_SEEDS = "60"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
@@ -62,6 +63,10 @@ STEPS = {
     "simulation of failovers": [
         sys.executable, "-m", "holdfast.testing.simulate", "--store", "replicas",
         "--seeds", FAILOVER_SEEDS,
+    ],
+    "simulation of Redlock": [
+        sys.executable, "-m", "holdfast.testing.simulate", "--store", "redlock",
+        "--seeds", REDLOCK_SEEDS,
     ],
     "coverage data": [*COVERAGE, "combine", "--quiet"],
     "coverage of what decides: 100 %": [
