@@ -6,8 +6,8 @@ again, and measures how long that took. What the workers saw meanwhile is for `s
 Near workers contend for all names and far ones for ``slow`` alone, each side through proxies of
 its own, so that the far side can be cut off from a store that others still reach.
 
-What can go wrong with any store is here; a store's own faults are with it (`storm_redis`,
-`storm_zookeeper`).
+What can go wrong with any store is here, and with a store that is one server; a store's own faults
+are with it (`storm_redis`, `storm_sql`, `storm_zookeeper`).
 """
 
 from __future__ import annotations
@@ -271,3 +271,48 @@ class Storm:
         for fault in faults:
             fault()
             self.calm()
+
+
+class ServerStorm(Storm):
+    """On one server: it restarts and freezes, and what it answers is lost."""
+
+    def __init__(self, server: Any, seed: int) -> None:
+        super().__init__(seed)
+        self.server = server
+
+    def ports(self) -> list[int]:
+        return [self.server.port]
+
+    def restart_with_data(self) -> None:
+        self.server.restart(keep_data=True)
+        self.goes_on("restart", clock.now())
+
+    def freeze_shortly(self) -> None:
+        self.freeze(0.3 * self.leases["quick"], "short freeze")
+
+    def freeze_for_long(self) -> None:
+        self.freeze(1.2 * self.leases["slow"], "long freeze")
+
+    def freeze(self, seconds: float, kind: str) -> None:
+        self.server.pause()
+        time.sleep(seconds)
+        self.server.resume()
+        self.goes_on(kind, clock.now())
+
+    def requests(self) -> list[bytes]:
+        """What is in those requests whose replies may get lost, one kind each."""
+        raise NotImplementedError
+
+    def drop_replies(self) -> None:
+        match = self.random.choice(self.requests())
+        then = self.random.choice(["reset", "silence"])
+        (net,) = self.near_nets
+        before = net.dropped
+        net.drop_replies(3, match=match, then=then)  # type: ignore[arg-type]
+        until = clock.now() + 0.5
+        while net.dropped - before < 3 and clock.now() < until:
+            time.sleep(POLL)
+        net.drop_replies(0)
+        net.heal()
+        self.faults["dropped replies"] += net.dropped - before
+        self.goes_on("drop", clock.now())

@@ -5,30 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from storm import POLL, Storm
+from storm import ServerStorm
 from storm_verdict import Amnesia
 
 from holdfast import clock
 from holdfast.backends.redis import scripts
 
-if TYPE_CHECKING:
-    from servers.redis_server import RedisServer
-
 LEASES = {"quick": 0.5, "usual": 0.8, "slow": 1.3}
 
 
-class RedisStorm(Storm):
+class RedisStorm(ServerStorm):
     leases = LEASES
     module = "holdfast.backends.redis.store"
-
-    def __init__(self, server: RedisServer, seed: int) -> None:
-        super().__init__(seed)
-        self.server = server
-
-    def ports(self) -> list[int]:
-        return [self.server.port]
 
     def url(self, ports: Sequence[int]) -> str:
         return f"redis://127.0.0.1:{ports[0]}/0"
@@ -54,22 +43,6 @@ class RedisStorm(Storm):
         self.amnesias.append(Amnesia(began, clock.now(), fence))
         self.goes_on("empty restart", clock.now())
 
-    def restart_with_data(self) -> None:
-        self.server.restart(keep_data=True)
-        self.goes_on("restart", clock.now())
-
-    def freeze_shortly(self) -> None:
-        self.freeze(0.3 * LEASES["quick"], "short freeze")
-
-    def freeze_for_long(self) -> None:
-        self.freeze(1.2 * LEASES["slow"], "long freeze")
-
-    def freeze(self, seconds: float, kind: str) -> None:
-        self.server.pause()
-        time.sleep(seconds)
-        self.server.resume()
-        self.goes_on(kind, clock.now())
-
     def kill_clients(self) -> None:
         """Half of all connections, whoever's they are."""
         with self.server.client() as client:
@@ -86,16 +59,6 @@ class RedisStorm(Storm):
         self.server.call("SCRIPT", "FLUSH")
         self.goes_on("flushed scripts", clock.now())
 
-    def drop_replies(self) -> None:
-        verb = self.random.choice([scripts.CLAIM, scripts.RELEASE, scripts.RENEW, scripts.REFRESH])
-        then = self.random.choice(["reset", "silence"])
-        (net,) = self.near_nets
-        before = net.dropped
-        net.drop_replies(3, match=verb.sha.encode(), then=then)  # type: ignore[arg-type]
-        until = clock.now() + 0.5
-        while net.dropped - before < 3 and clock.now() < until:
-            time.sleep(POLL)
-        net.drop_replies(0)
-        net.heal()
-        self.faults["dropped replies"] += net.dropped - before
-        self.goes_on("drop", clock.now())
+    def requests(self) -> list[bytes]:
+        verbs = (scripts.CLAIM, scripts.RELEASE, scripts.RENEW, scripts.REFRESH)
+        return [verb.sha.encode() for verb in verbs]

@@ -249,6 +249,47 @@ def test_a_queue_that_is_longer_than_what_is_read_first_is_served_in_order(backe
         assert run(second.release(claim, BUDGET))
 
 
+def test_who_leaves_a_very_long_queue_reads_no_more_than_a_part_of_it(backends, database):
+    first, second = backends[:2]
+    run(first.claim(claimed("n", 0), BUDGET))
+    run(first.claim(claimed("n", 1), BUDGET))
+    numbers = "generate_series(1, 3000) AS s(number)"
+    text = "'far-' || number"
+    if database.kind == "mariadb":
+        numbers, text = "seq_1_to_3000", "concat('far-', seq)"
+    columns = "kind, place, who, take, slots, lease, fair, fence, since, ends, home"
+    row = columns.replace("place", f"place + {'number' if 'AS s' in numbers else 'seq'}")
+    database.call(
+        f"INSERT INTO holdfast_rows (hash, id, {columns}) "
+        f"SELECT hash, {text}, {row} FROM holdfast_rows, {numbers}"
+    )
+    limits = []
+    speech = first._speech
+    first._speech = Watching(speech, limits)
+    shown = run(first.leave(claimed("n", 1), BUDGET))
+    first._speech = speech
+    assert 1000 <= len(shown.waiters) < 1100
+    assert [one.who.pid for one in shown.holders] == [0]
+    assert limits == [16, 128, 1024]
+    assert run(second.release(claimed("n", 0), BUDGET))  # who is next is found as ever
+    assert [one.who.pid for one in run(second.inspect("n", BUDGET)).holders] == [1]
+
+
+class Watching:
+    """A dialect, and how much of a queue is asked for."""
+
+    def __init__(self, speech: Any, limits: list[int]) -> None:
+        self._speech = speech
+        self._limits = limits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._speech, name)
+
+    def read(self, mark: bytes, ids: Any, limit: int) -> Any:
+        self._limits.append(limit)
+        return self._speech.read(mark, ids, limit)
+
+
 def test_many_dead_waiters_hold_nobody_up(backends, database):
     first, second = backends[:2]
     run(first.claim(claimed("n", 0), BUDGET))

@@ -96,8 +96,8 @@ class DeskEar:
 
     def poke(self) -> None: ...
 
-    def watch(self, claim: Any, wake: Any, since: float) -> bool:
-        self.bells.watch(claim.id, wake)
+    def watch(self, name: str, claim_id: str, wake: Any, since: float) -> bool:
+        self.bells.watch(claim_id, wake)
         return False
 
     def unwatch(self, claim_id: str) -> None:

@@ -12,8 +12,6 @@ AGAIN = {
     1243: "a prepared statement is gone",
     1615: "a prepared statement is of older tables",
 }
-# A bell that rang nobody: no such session, or not one that this user may wake. It is only a hint.
-NOT_RUNG = (1094, 1095)
 LEAST_RIGHTS = "who may not create tables needs those that `holdfast schema` prints;"
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {
@@ -64,5 +62,13 @@ def refuse_unfit(variables: dict[str, str], where: str) -> None:
         raise BackendError(
             f"{where} is a node of a Galera cluster (wsrep_on), where another node may not know "
             "yet what was locked here: use a single primary, or another store",
+            transient=False,
+        )
+    single = variables.get("group_replication_single_primary_mode", "ON")
+    if str(single).upper() in ("OFF", "0"):
+        raise BackendError(
+            f"{where} is a node of a replication group with several primaries "
+            "(group_replication_single_primary_mode is off), where another node may not know yet "
+            "what was locked here: use a single primary, or another store",
             transient=False,
         )

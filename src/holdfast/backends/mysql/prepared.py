@@ -9,17 +9,18 @@ all that is understood here. What is not asked for so often is said as text (`wo
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 PREPARE, EXECUTE = 0x16, 0x17
+HEAD = 5  # bytes of a packet before what follows its command
 # The server has too many of them, or does not take this one: it is said as text then.
 REFUSED = (1461, 1295)
 # It does not know ours any more.
 FORGOTTEN = (1243, 1615)
 
-_HEAD = struct.Struct("<IBI").pack  # its number, no cursor, once
-_INTEGER, _DOUBLE = struct.Struct("<q").pack, struct.Struct("<d").pack
+# Its length, and 0, as the first packet; its number, no cursor, once.
+_HEAD = struct.Struct("<IBIBI").pack
 _TYPES = {bytes: b"\xfc\0", str: b"\xfd\0", int: b"\x08\0", bool: b"\x08\0", float: b"\x05\0"}
 _BYTES = [bytes([number]) for number in range(251)]
 
@@ -51,20 +52,12 @@ class Result(NamedTuple):
 
 
 def packed(number: int, values: Sequence[bytes | str | int | float]) -> bytes:
-    """What is sent after EXECUTE."""
-    kinds, said = [], []
-    for value in values:
-        kinds.append(_TYPES[type(value)])
-        if isinstance(value, float):
-            said.append(_DOUBLE(value))
-        elif isinstance(value, int):
-            said.append(_INTEGER(value))
-        else:
-            data = value.encode() if isinstance(value, str) else value
-            said.append(_counted(len(data)))
-            said.append(data)
+    """The whole packet that executes it."""
+    kinds = [_TYPES[type(value)] for value in values]
+    said = [_PACKED[type(value)](value) for value in values]
     nulls = bytes((len(values) + 7) // 8)  # none
-    return b"".join((_HEAD(number, 0, 1), nulls, b"\1", *kinds, *said))
+    body = b"".join((nulls, b"\1", *kinds, *said))
+    return _HEAD(len(body) + 10, EXECUTE, number, 0, 1) + body
 
 
 def numbered(answer: bytes) -> tuple[int, int]:
@@ -82,14 +75,21 @@ def done(answer: bytes) -> Result:
     return Result(affected, insert_id, ())
 
 
-def _counted(length: int) -> bytes:
-    if length < 251:
-        return _BYTES[length]
-    return (
-        b"\xfc" + length.to_bytes(2, "little")
-        if length < 65536
-        else (b"\xfd" + length.to_bytes(3, "little"))
-    )
+def _counted(data: bytes) -> bytes:
+    if len(data) < 251:
+        return _BYTES[len(data)] + data
+    if len(data) < 65536:
+        return b"\xfc" + len(data).to_bytes(2, "little") + data
+    return b"\xfd" + len(data).to_bytes(3, "little") + data
+
+
+_PACKED: dict[type, Callable[[Any], bytes]] = {
+    bytes: _counted,
+    str: lambda text: _counted(text.encode()),
+    int: struct.Struct("<q").pack,
+    bool: struct.Struct("<q").pack,
+    float: struct.Struct("<d").pack,
+}
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS holdfast_transactions (
 CHECK = """
 SHOW VARIABLES WHERE Variable_name IN
     ('read_only', 'super_read_only', 'innodb_read_only', 'transaction_read_only', 'tx_read_only',
-     'wsrep_on')
+     'wsrep_on', 'group_replication_single_primary_mode')
 """
 # No locks on gaps; a row that stays locked for longer than any budget is waited for by nobody.
 SETTINGS = (
@@ -223,15 +223,6 @@ ON DUPLICATE KEY UPDATE kind = VALUES(kind), place = VALUES(place), who = VALUES
 )
 # hash, ids of rows to take away.
 GONE = "DELETE FROM holdfast_rows WHERE hash = %s AND id IN (%s) AND @holdfast_won = 1"
-
-# How a process is woken; the argument is in `bell`. Its ear owns a lock, by which it is found: to
-# end an ear that nobody uses any more, and to end its sleep, alone or after a write that was not in
-# vain.
-HEAR = "SELECT GET_LOCK(%s, %s)"
-END = "KILL CONNECTION IS_USED_LOCK(%s)"
-SLEEP = "DO SLEEP({:g})"
-RING = "KILL QUERY IS_USED_LOCK(%s)"
-RING_IF_WON = "KILL QUERY IF(@holdfast_won = 1, IS_USED_LOCK(%s), 0)"
 
 # prefix, prefix.
 NAMES = f"""

@@ -25,14 +25,13 @@ except ImportError as missing:
         "pip install 'holdfast[mysql]'"
     ) from None
 
-from holdfast.backends.mysql.bell import Listener
 from holdfast.backends.mysql.conditions import explained
 from holdfast.backends.mysql.links import Address, code_and_words, connect
 from holdfast.backends.mysql.tasks import connect_task
 from holdfast.backends.mysql.transactions import MySQLTransactions
 from holdfast.backends.mysql.words import MySQLSpeech
 from holdfast.backends.rows.backend import RowsBackend, mark_of
-from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.ears import LOOK_BUDGET, PacedEar
 from holdfast.backends.rows.given import Given
 from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
@@ -40,8 +39,13 @@ from holdfast.backends.rows.tasks import TaskTransport
 from holdfast.backends.rows.transactions import Transactions
 
 CAPABILITIES = Capabilities(
-    store="mysql", across="network", survives_restart=True, transaction_locks=True
+    store="mysql",
+    across="network",
+    wakes="one paced read per process",
+    survives_restart=True,
+    transaction_locks=True,
 )
+SPEECH = MySQLSpeech()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 
@@ -52,32 +56,29 @@ class MySQLStore:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
-        self._speech = MySQLSpeech()
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
-        self._ear: PushEar | None = None
+        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
+        self._ear: PacedEar | None = None
         forks.remember(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PushEar(
-            partial(self._listener, transport), PacedEar(partial(self._look, transport))
-        )
+        self._ear = PacedEar(partial(_look, transport))
         self._ears.add(self._ear)
         return self._backend(transport, self._ear)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and hears for it."""
+        """Its keeper was made just before, and looks for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
         if self._ear is None:
             self.blocking(signal)
         assert self._ear is not None
         return self._backend(transport, self._ear)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
+    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        made = RowsBackend(transport, ear, self._speech, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
         made.transactions = Transactions(transport, MySQLTransactions(self.url), self.url)
         return made
 
@@ -86,15 +87,6 @@ class MySQLStore:
         from holdfast.backends.mysql.health import findings  # only the doctor needs it
 
         return findings(self._address)
-
-    def _listener(self, transport: BlockingTransport, budget: float) -> Listener:
-        return Listener(connect(self._address, budget), transport.send)
-
-    def _look(
-        self, transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
-    ) -> list[tuple[str, Granted]]:
-        request = self._speech.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-        return self._speech.grants(transport.send(request, EAR_BUDGET))
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -107,6 +99,13 @@ class MySQLStore:
             ear.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
+
+
+def _look(
+    transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
+) -> list[tuple[str, Granted]]:
+    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
+    return SPEECH.grants(transport.send(request, LOOK_BUDGET))
 
 
 def open_mysql(url: str) -> MySQLStore:

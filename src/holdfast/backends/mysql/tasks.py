@@ -13,11 +13,12 @@ from asyncmy.errors import MySQLError, ProgrammingError
 
 from holdfast import clock
 from holdfast.backends.mysql import given, schema
-from holdfast.backends.mysql.conditions import NOT_RUNG, explained
+from holdfast.backends.mysql.conditions import explained
 from holdfast.backends.mysql.links import Address, code_and_words, prepare, preparing, result_of
 from holdfast.backends.mysql.prepared import (
     EXECUTE,
     FORGOTTEN,
+    HEAD,
     PREPARE,
     REFUSED,
     Call,
@@ -61,16 +62,11 @@ class TaskLink:
 
     async def _said(self, sql: str) -> list[Result]:
         connection = self._connection
-        results: list[Result] = []
-        try:
-            await connection.query(sql)
+        await connection.query(sql)
+        results = [result_of(connection._result)]
+        while connection._result.has_next:
+            await connection.next_result()
             results.append(result_of(connection._result))
-            while connection._result.has_next:
-                await connection.next_result()
-                results.append(result_of(connection._result))
-        except MySQLError as error:
-            if code_and_words(error)[0] not in NOT_RUNG:
-                raise
         return results
 
     async def _called(self, call: Call) -> Result:
@@ -87,7 +83,7 @@ class TaskLink:
                 for _ in range(descriptions + last if descriptions else 0):
                     await connection.read_packet()
                 self._prepared[statement] = number
-            await connection._execute_command(EXECUTE, packed(number, call.values))
+            await connection._execute_command(EXECUTE, packed(number, call.values)[HEAD:])
             return done((await connection.read_packet()).get_all_data())
         except MySQLError as error:
             code, _ = code_and_words(error)
@@ -172,7 +168,7 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         raise failed from error
     except BackendError:
         raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = TaskLink(connection, address.where)
     least = 0.001 if address.given is None else LOOKING

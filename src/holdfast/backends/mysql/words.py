@@ -51,23 +51,16 @@ _BEGIN, _COMMIT = "BEGIN", "COMMIT"
 CLAIM_ALONE = Statement(schema.CLAIM_ALONE)
 CLAIM_AGAIN = Statement(schema.CLAIM_AGAIN)
 RELEASE_ALONE = Statement(schema.RELEASE_ALONE)
-MOST_KNOWN = 4096
 
 
 class MySQLSpeech:
     """Replies are lists of `Result`."""
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, None] = {}
-
     def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Call:
-        """A name whose row we left there is taken by a plain UPDATE, which is cheaper. If the row
-        is gone, nothing is done, and the claim goes the long way."""
-        name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        seat = (claim_id.encode(), who, take, slots, lease, fair, micros(lease), home.encode())
-        if self._known.pop(mark, 0) is None:
-            return Call(CLAIM_AGAIN, (*seat, mark))
-        return Call(CLAIM_ALONE, (mark, name, *seat))
+        return Call(CLAIM_ALONE, (mark, claim.name, *_seat(claim, home)))
+
+    def claim_again(self, mark: bytes, claim: Claim, home: str) -> Call:
+        return Call(CLAIM_AGAIN, (*_seat(claim, home), mark))
 
     def taken(self, reply: Sequence[Result]) -> int:
         return reply[0].insert_id if reply[0].affected else 0
@@ -96,9 +89,6 @@ class MySQLSpeech:
         return Busy(REFRESH if others else min(REFRESH, max(int(rest) / 1e6, 0.0)), int(fence))
 
     def release_alone(self, mark: bytes, claim: Claim) -> Call:
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[mark] = None
         return Call(RELEASE_ALONE, (mark, claim.id.encode()))
 
     def released(self, reply: Sequence[Result]) -> bool:
@@ -176,17 +166,10 @@ class MySQLSpeech:
         if change.gone:
             gone = _listed([claim_id.encode() for claim_id in change.gone])
             parts.append(schema.GONE % (literal(mark), gone))
-        parts.append(_COMMIT)
-        # The first bell travels with it: it is the last statement, because one that rings nobody
-        # is an error, after which the server executes no more.
-        parts += [filled(schema.RING_IF_WON, bell_of(home)) for home in _homes(change, home)[:1]]
-        return ";".join(parts)
+        return ";".join((*parts, _COMMIT))
 
     def written(self, reply: Sequence[Result]) -> bool:
         return reply[1].affected == 1
-
-    def rings(self, change: Change, home: str) -> Sequence[str]:
-        return [filled(schema.RING, bell_of(other)) for other in _homes(change, home)[1:]]
 
     def names(self, prefix: str) -> str:
         return filled(schema.NAMES, prefix.encode(), prefix.encode())
@@ -218,14 +201,9 @@ class MySQLSpeech:
         ]
 
 
-def bell_of(home: str) -> str:
-    """The lock by which the ear of a client is found."""
-    return f"holdfast_{home}"
-
-
-def _homes(change: Change, home: str) -> list[str]:
-    """Whose processes to ring; ours is told without the server."""
-    return list(dict.fromkeys(row.home for row, _ in change.bells if row.home != home))
+def _seat(claim: Claim, home: str) -> tuple[bytes | str | int | float, ...]:
+    _, claim_id, who, lease, slots, take, fair, _, _ = claim
+    return claim_id.encode(), who, take, slots, lease, fair, micros(lease), home.encode()
 
 
 def _listed(values: Sequence[bytes]) -> str:

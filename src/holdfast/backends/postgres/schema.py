@@ -88,6 +88,19 @@ WHERE NOT n.crowd AND (n.id = '' OR n.ends <= excluded.since)
 RETURNING fence
 """
 
+# $1 hash, $2 id, $3 who, $4 take, $5 slots, $6 lease, $7 fair, $8 home. The same for a name that is
+# there. Its clock is that of the statement's start, so both fences are the same.
+_US = "greatest(last_fence + 1, (date_part('epoch', statement_timestamp()) * 1000000)::bigint)"
+CLAIM_AGAIN = f"""
+UPDATE holdfast_names SET
+    version = version + 1, last_fence = {_US}, fence = {_US},
+    id = $2, who = $3, take = $4, slots = $5, lease = $6, fair = $7,
+    since = statement_timestamp(), ends = statement_timestamp() + $6 * interval '1 second',
+    home = $8
+WHERE hash = $1 AND NOT crowd AND (id = '' OR ends <= statement_timestamp())
+RETURNING fence
+"""
+
 # $1 hash, $2 id. The row stays for its last fence; the secret does not.
 RELEASE_ALONE = """
 UPDATE holdfast_names SET version = version + 1, id = '', ends = clock_timestamp()

@@ -31,7 +31,7 @@ from holdfast.backends.postgres.tasks import connect_task
 from holdfast.backends.postgres.transactions import PostgresTransactions
 from holdfast.backends.postgres.words import PostgresSpeech, channel_of, heard
 from holdfast.backends.rows.backend import RowsBackend, mark_of
-from holdfast.backends.rows.ears import EAR_BUDGET, PacedEar, PushEar
+from holdfast.backends.rows.ears import LOOK_BUDGET, PacedEar, PushEar
 from holdfast.backends.rows.given import Given
 from holdfast.backends.rows.options import not_a_url, refuse_unknown
 from holdfast.backends.rows.pool import BlockingTransport
@@ -47,8 +47,6 @@ _PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
 
 class Listener:
     """A connection that hears one channel."""
-
-    says = True
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -138,7 +136,7 @@ def _look(
     transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
 ) -> list[tuple[str, Granted]]:
     request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, EAR_BUDGET))
+    return SPEECH.grants(transport.send(request, LOOK_BUDGET))
 
 
 def open_postgres(url: str) -> PostgresStore:

@@ -33,6 +33,7 @@ class Request(NamedTuple):
 
 
 CLAIM_ALONE = Statement("claim_alone", schema.CLAIM_ALONE, 9)
+CLAIM_AGAIN = Statement("claim_again", schema.CLAIM_AGAIN, 8)
 RELEASE_ALONE = Statement("release_alone", schema.RELEASE_ALONE, 2)
 JOIN = Statement("join", schema.JOIN, 6)
 EXTEND = Statement("extend", schema.EXTEND, 1, hashed=False)
@@ -51,19 +52,10 @@ class PostgresSpeech:
     """Replies are libpq's results: text, or None."""
 
     def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Request:
-        name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        said = (
-            mark,
-            name.encode(),
-            claim_id.encode(),
-            who.encode(),
-            b"%d" % take,
-            b"%d" % slots,
-            repr(lease).encode(),
-            b"t" if fair else b"f",
-            home.encode(),
-        )
-        return Request(CLAIM_ALONE, said)
+        return Request(CLAIM_ALONE, (mark, claim.name.encode(), *_seat(claim, home)))
+
+    def claim_again(self, mark: bytes, claim: Claim, home: str) -> Request:
+        return Request(CLAIM_AGAIN, (mark, *_seat(claim, home)))
 
     def taken(self, reply: Any) -> int:
         return int(reply.get_value(0, 0)) if reply.ntuples else 0
@@ -157,9 +149,6 @@ class PostgresSpeech:
     def written(self, reply: Any) -> bool:
         return bool(reply.get_value(0, 0) == b"1")
 
-    def rings(self, change: Change, home: str) -> Sequence[Request]:
-        return ()  # what was written rang them, when it was committed
-
     def names(self, prefix: str) -> Request:
         return Request(NAMES, (prefix.encode(),))
 
@@ -197,6 +186,19 @@ _NAMES = (
     "kind", "place", "id", "who", "take", "slots", "lease", "fair", "fence", "since", "ends",
     "home",
 )  # fmt: skip
+
+
+def _seat(claim: Claim, home: str) -> tuple[bytes, ...]:
+    _, claim_id, who, lease, slots, take, fair, _, _ = claim
+    return (
+        claim_id.encode(),
+        who.encode(),
+        b"%d" % take,
+        b"%d" % slots,
+        repr(lease).encode(),
+        b"t" if fair else b"f",
+        home.encode(),
+    )
 
 
 def _row(value: Any, number: int) -> Row:

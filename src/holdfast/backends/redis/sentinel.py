@@ -36,8 +36,9 @@ from holdfast.errors import BackendError
 PORT = 26379
 SHARE = 1 / 3  # of what is left of the budget, for one sentinel
 PAUSE = 0.1  # between the beginnings of two searches, after one that found nobody
-LEAST = 0.15  # for a search, which is two connections, whatever the budget: more than three times
-# as much as it takes on a busy machine. With a short lease a budget is shorter than that.
+# For a search, which is two connections, whatever the budget: with a short lease that is shorter
+# than connecting takes on a busy machine.
+LEAST = 0.3
 FRESH = 0.5  # so long what a sentinel said is remembered, by who had no time left to go there
 MOST_SENTINELS = 32  # that are remembered
 
@@ -77,7 +78,7 @@ class SentinelAddress:
 
     # As long as a failover may take before Sentinel itself begins anew, by default.
     patience = 180.0
-    least = 0.5  # a task goes on connecting while those who need it ask again
+    least = LEAST
 
     def __init__(
         self, kind: type, said: dict[str, Any], sentinels: Sequence[Address], service: str
@@ -161,7 +162,7 @@ class SentinelAddress:
             tried.add(rumour[0].place)
             connection = yield from self._try(rumour[0].place, until, failures)
             if connection is not None:
-                return connection, self._adopt(rumour[0])
+                return connection, self._adopt(rumour[0], connection)
         for sentinel in list(self._sentinels):
             rest = until - clock.now()
             if rest <= 0:
@@ -178,13 +179,15 @@ class SentinelAddress:
                 self._rumour = (news, clock.now() + FRESH)
                 connection = yield from self._try(news.place, until, failures)
                 if connection is not None:
-                    return connection, self._adopt(news)
+                    return connection, self._adopt(news, connection)
         for place in ([] if self._master is None else [self._master]) + old:
             if place not in tried:
                 tried.add(place)
                 connection = yield from self._try(place, until, failures)
                 if connection is not None:
-                    return connection, self._adopt(News(place, self._epoch, self.replicas))
+                    return connection, self._adopt(
+                        News(place, self._epoch, self.replicas), connection
+                    )
         raise self._not_found(failures)
 
     def _try(
@@ -234,12 +237,13 @@ class SentinelAddress:
             others = [other for other in self._sentinels if other is not sentinel]
             self._sentinels = [*others, sentinel]
 
-    def _adopt(self, news: News) -> int:
+    def _adopt(self, news: News, connection: Any) -> int:
         """It is the master. Rule 6."""
         with self._mutex:
             self._failure = self._rumour = None
-            if news.epoch < self._epoch:
-                return -1  # another thread has found a newer one meanwhile: a link that is not used
+            if news.epoch < self._epoch:  # another thread has found a newer one meanwhile
+                _close(connection)
+                raise Unreachable(f"{self.where} is another server since just now")
             moved = self._master not in (None, news.place)
             self.generation += moved
             generation = self.generation

@@ -14,10 +14,10 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from holdfast.backends.bells import Bells
-from holdfast.backends.rows.book import Change, ReadMore, RowBook, Seen
+from holdfast.backends.rows.book import Change, ReadMore, RowBook
+from holdfast.backends.rows.ports import Ear, Speech, Transport
 from holdfast.core import law
 from holdfast.core.ports import Wake
 from holdfast.errors import BackendError
@@ -27,90 +27,12 @@ T = TypeVar("T")
 
 PAGE = 16  # so much of each queue is read first; eight times more, if the law asks for more
 MORE = 8
-MOST_CROWDED = 1000
+MOST_CROWDED, MOST_LEFT = 1000, 4096
+MOST_SHOWN = 1000  # of each queue, in the message of a time-out
 LOT = 100  # claims or releases of many names that travel together
 LEAST = 0.05
 SWEEP_EVERY = 256  # releases
 SWEEP_LOT = 1000  # names that a sweep looks at
-
-
-class Speech(Protocol):
-    """A dialect: requests, and what their replies mean. Requests are opaque here."""
-
-    def claim_alone(self, mark: bytes, claim: Claim, home: str) -> Any: ...
-
-    def taken(self, reply: Any) -> int:
-        """The fence; 0: the name was not alone, and nothing was done."""
-
-    def join(self, mark: bytes, claim: Claim, home: str) -> Any: ...
-
-    def joined(self, reply: Any) -> Busy | None: ...
-
-    def release_alone(self, mark: bytes, claim: Claim) -> Any: ...
-
-    def released(self, reply: Any) -> bool: ...
-
-    def extend(self, marks: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]) -> Any:
-        """Many holds of any names, under their fences, seated or not."""
-
-    def extended(self, reply: Any) -> set[int]:
-        """The numbers of those that live, and now go on."""
-
-    def read(self, mark: bytes, ids: Sequence[str], limit: int) -> Any: ...
-
-    def seen(self, reply: Any, limit: int) -> Seen: ...
-
-    def write(self, mark: bytes, name: str, change: Change, home: str) -> Any: ...
-
-    def written(self, reply: Any) -> bool:
-        """False: the version was another, and nothing was written."""
-
-    def rings(self, change: Change, home: str) -> Sequence[Any]:
-        """What is to be said besides, so that other processes hear of what was written."""
-
-    def names(self, prefix: str) -> Any: ...
-
-    def named(self, reply: Any) -> list[str]: ...
-
-    def sweep(self, after: bytes, lot: int) -> Any: ...
-
-    def swept(self, reply: Any) -> tuple[int, bytes, list[str]]:
-        """How many were looked at, the last of them, and crowds whose seat is long over."""
-
-
-class Ear(Protocol):
-    """Where the bells of this client are heard. One for both colours; the keeper listens."""
-
-    bells: Bells
-
-    @property
-    def home(self) -> str: ...
-
-    async def hear(self, timeout: float | None) -> None: ...
-
-    def poke(self) -> None: ...
-
-    def watch(self, claim: Claim, wake: Wake, since: float) -> bool: ...
-
-    def unwatch(self, claim_id: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Transport(Protocol):
-    """How requests travel; one colour."""
-
-    suspends: bool
-
-    def send(self, request: Any, budget: float) -> Any:
-        """The reply, or if this colour ``suspends``, what to await for it."""
-
-    def now(self) -> float: ...
-
-    async def pause(self, attempt: int) -> None:
-        """Others were faster, so many times: a short rest, at random."""
-
-    def close(self) -> None: ...
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,6 +60,7 @@ class RowsBackend:
         self.capabilities = capabilities
         self.transactions: Any = None  # `Transactions`; the store has them
         self._crowded: dict[str, None] = {}
+        self._left: dict[str, None] = {}  # names that we released, whose rows should be there
         self._releases = 0
         self._sweep_after = sweep_from
         self.hear = ear.hear
@@ -176,7 +99,18 @@ class RowsBackend:
         return 0 < claim.take <= claim.slots < LATCH and claim.name not in self._crowded
 
     def _claim_alone(self, claim: Claim) -> Any:
-        return self._speech.claim_alone(mark_of(claim.name), claim, self._ear.home)
+        """To update a row is cheaper than to find out whether it is there."""
+        mark, home = mark_of(claim.name), self._ear.home
+        if claim.name in self._left:
+            self._left.pop(claim.name, None)
+            return self._speech.claim_again(mark, claim, home)
+        return self._speech.claim_alone(mark, claim, home)
+
+    def _is_left(self, claim: Claim) -> None:
+        """Released, and nobody waits: its row stays for a while."""
+        if len(self._left) >= MOST_LEFT:
+            self._left.clear()
+        self._left[claim.name] = None
 
     async def _claim_crowded(self, claim: Claim, until: float) -> Granted | Busy | Differs:
         if claim.slots == claim.take == 1 and claim.fair and claim.wait:
@@ -224,6 +158,7 @@ class RowsBackend:
         if claim.name not in self._crowded:
             request = self._speech.release_alone(mark_of(claim.name), claim)
             if self._speech.released(await self._ask(request, budget)):
+                self._is_left(claim)
                 self._releases += 1
                 if self._releases > SWEEP_EVERY:
                     await self._sweep(until)
@@ -238,7 +173,10 @@ class RowsBackend:
             return None
         self._releases += 1
         request = self._speech.release_alone(mark_of(claim.name), claim)
-        return self._speech.released(self._transport.send(request, budget)) or None
+        if not self._speech.released(self._transport.send(request, budget)):
+            return None
+        self._is_left(claim)
+        return True
 
     async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         until = self._transport.now() + budget
@@ -262,14 +200,19 @@ class RowsBackend:
     # ---- a step of the law -------------------------------------------------------------------
 
     async def _step(
-        self, name: str, ids: Sequence[str], until: float, verb: Callable[[RowBook], T]
+        self,
+        name: str,
+        ids: Sequence[str],
+        until: float,
+        verb: Callable[[RowBook], T],
+        most: float = float("inf"),
     ) -> T:
         """Read, decide, and write if nobody was faster; else anew."""
         mark, limit, attempt = mark_of(name), PAGE, 0
         while True:
             reply = await self._ask(self._speech.read(mark, ids, limit), self._rest(until))
             seen = self._speech.seen(reply, limit)
-            book = RowBook(seen, self._ear.home)
+            book = RowBook(seen, self._ear.home, most)
             try:
                 answer = verb(book)
             except ReadMore:
@@ -281,7 +224,6 @@ class RowsBackend:
             request = self._speech.write(mark, name, change, self._ear.home)
             if self._speech.written(await self._ask(request, self._rest(until))):
                 self._written(name, change)
-                await self._ring(change, until)
                 return answer
             attempt += 1
             if self._transport.now() >= until:
@@ -289,20 +231,11 @@ class RowsBackend:
             await self._transport.pause(attempt)
 
     def _written(self, name: str, change: Change) -> None:
-        """It is there: ring those of our own process."""
+        """It is there: ring those of our own process. Others were rung by what was written."""
         self._crowds(name, change.crowd)
         for row, grant in change.bells:
             if row.home == self._ear.home:
                 self._ear.bells.ring(row.id, grant)
-
-    async def _ring(self, change: Change, until: float) -> None:
-        """Those of other processes that what was written did not ring. What fails here is a bell,
-        which is a hint, and the step is done."""
-        for request in self._speech.rings(change, self._ear.home) if change.bells else ():
-            try:
-                await self._ask(request, self._rest(until))
-            except BackendError:
-                return
 
     def _crowds(self, name: str, crowded: bool) -> None:
         """Where others wait, the statements for a lock that is alone would be tried in vain."""
@@ -351,7 +284,9 @@ class RowsBackend:
         return [answers[number] for number in range(len(claims))]
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
-        return await self._one(claim, budget, lambda book: law.leave(book, claim))
+        until = self._transport.now() + budget
+        verb = functools.partial(law.leave, claim=claim)
+        return await self._step(claim.name, [claim.id], until, verb, MOST_SHOWN)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return await self._one(claim, budget, lambda book: law.transfer(book, claim, attached))
@@ -368,7 +303,7 @@ class RowsBackend:
         return await self._step(name, [], until, lambda book: law.resize(book, expected, slots))
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        return self._ear.watch(claim, wake, since)
+        return self._ear.watch(claim.name, claim.id, wake, since)
 
     def unwatch(self, claim: Claim) -> None:
         self._ear.unwatch(claim.id)

@@ -13,7 +13,8 @@ that somebody got before is older than it, so a lease that counts from ``now`` l
 whoever got that answer may believe.
 
 Only the first of a long queue are read. If the law wants to see more it gets `ReadMore`, and the
-step begins anew with more.
+step begins anew with more; but for who leaves, ``most`` are enough: the message of a time-out need
+not count ten thousand, and those whom it does not serve then are served by the next step.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ class Change:
 class RowBook:
     """The book of one step."""
 
-    def __init__(self, seen: Seen, home: str) -> None:
+    def __init__(self, seen: Seen, home: str, most: float = float("inf")) -> None:
         self.now = self.wall = seen.now
         self.home = home
         self.rung: list[tuple[Row, Granted | None]] = []
         self._seen = seen
+        self._most = most
         self._last_fence = seen.last_fence
         self._changed = False
         self._touched: set[str] = set()  # ids whose row must be written anew
@@ -121,7 +123,7 @@ class RowBook:
             if cut and place > cut:
                 break
             yield row
-        if cut:
+        if cut and len(queue) < self._most:
             raise ReadMore
 
     def place(self, claim_id: str) -> Row | None:

@@ -10,8 +10,8 @@ budget.
 
 from __future__ import annotations
 
+import queue
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -57,7 +57,7 @@ class BlockingTransport:
         self._where = where
         self._free: list[Any] = []
         self._all: set[Any] = set()
-        self._room = threading.BoundedSemaphore(MOST_LINKS)
+        self._room = _rooms()
         self._generation = 0
 
     def send(self, request: Any, budget: float) -> Any:
@@ -73,9 +73,11 @@ class BlockingTransport:
                 time.sleep(breath(attempt))
 
     def _once(self, request: Any, until: float) -> Any:
-        if not self._room.acquire(timeout=max(until - clock.now(), 0.0)):
-            raise BackendError(f"{self._where}: all {MOST_LINKS} connections stayed busy")
         room, generation = self._room, self._generation
+        try:
+            room.get(timeout=max(until - clock.now(), 0.0))
+        except queue.Empty:
+            raise BackendError(f"{self._where}: all {MOST_LINKS} connections stayed busy") from None
         link = None
         try:
             link = self._ready(until)
@@ -99,7 +101,7 @@ class BlockingTransport:
                     self._drop(link)
                 else:
                     self._free.append(link)
-            room.release()
+            room.put(None)
 
     def _ready(self, until: float) -> Any:
         now = clock.now()
@@ -143,12 +145,20 @@ class BlockingTransport:
                 return
 
     def after_fork_in_child(self) -> None:
-        self._room = threading.BoundedSemaphore(MOST_LINKS)
+        self._room = _rooms()
         self._generation += 1
         self._free.clear()
         links, self._all = list(self._all), set()
         for link in links:
             link.after_fork_in_child()
+
+
+def _rooms() -> queue.SimpleQueue[None]:
+    """So many may have a connection. (A semaphore would do; this one is written in C.)"""
+    rooms: queue.SimpleQueue[None] = queue.SimpleQueue()
+    for _ in range(MOST_LINKS):
+        rooms.put(None)
+    return rooms
 
 
 def breath(attempt: int) -> float:

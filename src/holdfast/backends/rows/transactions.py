@@ -31,8 +31,9 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.backends.rows.backend import LEAST, Transport, mark_of
+from holdfast.backends.rows.backend import LEAST, mark_of
 from holdfast.backends.rows.errors import Busy, Deadlock, Stale
+from holdfast.backends.rows.ports import Transport
 from holdfast.errors import (
     AcquireTimeout,
     BackendError,
