@@ -231,10 +231,9 @@ class Ears:
                 self._hold_back()
         elif kind.endswith(b"subscribe") and self._asked_at.get(name) == seat:
             self._pause = 0.0
-            before = self._heard.get(name)
+            # Where it was heard before it still is, until that node ends it: while a slot changes
+            # hands two nodes may both believe that it is theirs, and maps say now this, now that.
             self._heard[name] = (seat, clock.now())
-            if before is not None and before[0] != seat and before[0] in self._ears:
-                self._say(before[0], [self._packed(UNSUBSCRIBE, name)])
             for claim_id in list(self._wanted.get(name, ())):
                 self.bells.ring(claim_id, None)
 
