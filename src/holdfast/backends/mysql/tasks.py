@@ -145,10 +145,10 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
     until = clock.now() + budget
     words = address.said
     try:
-        async with asyncio.timeout(budget):
-            made = None if address.given is None else await given.here(address.given)
-            if isinstance(made, dict):
-                words, made = made, None
+        made = None if address.given is None else await given.here(address.given)
+        if isinstance(made, dict):
+            words, made = made, None
+        async with asyncio.timeout(budget):  # not of what a user's function takes
             connection = made or await asyncmy.connect(
                 **words,
                 charset="utf8mb4",

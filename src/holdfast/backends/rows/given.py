@@ -31,8 +31,8 @@ ENGINES = {
     ("mariadb", "pymysql"): "mysql",
     ("mariadb", "asyncmy"): "mysql",
 }
-# How long a connection may be looked at, however long it took to be made.
-LOOKING = 0.5
+# How long a coroutine may take to make one, at least, and how long it may be looked at then.
+MAKING, LOOKING = 2.0, 0.5
 PATIENCE = 10.0  # for the first connection, which tells what it leads to
 
 Then = Callable[[Any], Awaitable[Any]]
@@ -53,7 +53,7 @@ class Given:
         try:
             made = self._make()
             if inspect.isawaitable(made):
-                return _elsewhere(self._both(made, then), budget)
+                return _elsewhere(self._both(made, then), max(budget, MAKING))
             return self._new(made)
         except Exception as error:
             raise self._failed(error) from error
