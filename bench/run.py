@@ -23,7 +23,7 @@ SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
     "redis_cluster", "redlock", "primitives",
-    "zookeeper", "zookeeper_crowd", "sql",
+    "zookeeper", "zookeeper_crowd", "sql", "sql_bells",
 )  # fmt: skip
 
 

@@ -8,15 +8,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from holdfast.testing.simulation.bugs import BUGS
 from holdfast.testing.simulation.cast import cast_of
 from holdfast.testing.simulation.lua_bugs import LUA_BUGS
 from holdfast.testing.simulation.network import MemoryServer, Server
 from holdfast.testing.simulation.replica_bugs import REPLICA_BUGS
-from holdfast.testing.simulation.scenario import run_seed
+from holdfast.testing.simulation.scenario import Report, run_seed
 
-STORES = ("memory", "redis", "replicas", "forgetful")
+if TYPE_CHECKING:
+    from holdfast.testing.simulation.quorum_run import QuorumReport
+
+STORES = ("memory", "redis", "replicas", "forgetful", "redlock")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,26 +35,35 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if given.bug:
         return hunt(given.bug, given.first, given.seeds)
-    store = server_of(given.store)
     began = time.perf_counter()
     failed = acquired = lost = handovers = 0
-    for seed in range(given.first, given.first + given.seeds):
-        if not store.has(cast_of(seed)):
-            continue
-        report = run_seed(seed, store)
+    for report in reports_of(given.store, range(given.first, given.first + given.seeds)):
         acquired += report.acquired
         lost += report.lost
         handovers += report.handovers
         if report.violations:
             failed += 1
             shown = report.violations if given.verbose else report.violations[:2]
-            print(f"seed {seed}:", *shown, sep="\n    ")
+            print(f"seed {report.seed}:", *shown, sep="\n    ")
     took = time.perf_counter() - began
     print(
         f"{given.seeds} seeds of 30 virtual seconds, {failed} failed; {acquired} holds, "
         f"{handovers} waits, {lost} losses told; {given.seeds / took * 60:.0f} seeds a minute"
     )
     return 1 if failed else 0
+
+
+def reports_of(store: str, seeds: range) -> Iterator[Report | QuorumReport]:
+    """What these seeds show, one after the other. A quorum has a scenario of its own."""
+    if store == "redlock":
+        from holdfast.testing.simulation.quorum_run import run_quorum_seed
+
+        yield from map(run_quorum_seed, seeds)
+        return
+    server = server_of(store)
+    for seed in seeds:
+        if server.has(cast_of(seed)):
+            yield run_seed(seed, server)
 
 
 def server_of(store: str) -> type[Server]:

@@ -39,6 +39,7 @@ class QuorumReport:
     violations: list[str] = field(default_factory=list)
     acquired: int = 0
     lost: int = 0
+    handovers: int = 0
     forgot: int = 0
 
 
@@ -221,6 +222,7 @@ class QuorumScenario:
         for node, core in self.clients:
             self.report.acquired += core.ledger.acquired
             self.report.lost += core.ledger.lost
+            self.report.handovers += core.ledger.contended
             node.crash()
         return self.report
 
