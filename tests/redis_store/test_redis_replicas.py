@@ -219,7 +219,7 @@ def test_a_replica_that_joins_is_counted_from_then_on(
     first = new_redis(*place)
     until(lambda: len(master.call("ROLE")[2]) == 1)
     mine = agent(master.url, lease=9, replicas="all")
-    mine.do(acquire(f"{name}-1"))
+    until(lambda: is_granted(mine, f"{name}-1"))
     second = new_redis(*place)
     until(lambda: len(master.call("ROLE")[2]) == 2)
     until(lambda: is_granted(mine, f"{name}-2"))  # it may need a moment to follow
