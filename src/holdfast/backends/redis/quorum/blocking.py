@@ -1,8 +1,8 @@
 """How threads speak to all nodes at once, without a thread for each: a call is written to every
 connection, then all are polled and answers are read as they come, until they are enough.
 
-A node that has not answered by then owes its answers: they are read and dropped later. One that owes
-for too long hangs, and its connection is closed; one that is out of reach is left alone for a while.
+A node that has not answered by then owes its answers: they are read and dropped later. One that
+owes for too long hangs, and is disconnected; one that is out of reach is left alone for a while.
 Connecting blocks, since redis-py does it: short-lived threads do it, and a majority is waited for.
 """
 
@@ -163,7 +163,6 @@ class BlockingVoters:
         return seats
 
     def _read_what_is_there(self, seats: Seats) -> None:
-        """Answers that were owed, or the end of a connection."""
         for descriptor, _ in seats.poller.poll(0):
             self._read(seats, seats.nodes[descriptor], None, [NOT_ASKED] * self.size)
 
@@ -220,7 +219,6 @@ class BlockingVoters:
                 arrived(node, link)
 
     def _is_expected(self, seats: Seats, node: int) -> bool:
-        """Is it missing, and nothing is known against it?"""
         return seats.links[node] is None and not self._health[node].is_doubtful
 
     def _connect(
