@@ -1,10 +1,9 @@
 """How threads speak to all nodes at once, without a thread for each: a call is written to every
 connection, then all are polled and answers are read as they come, until they are enough.
 
-A node that has not answered by then owes its answers: they are read and dropped before the next one
-of that connection is taken. One that owes for too long hangs, and its connection is closed; a node
-that is out of reach is left alone for a while. So neither slows down a majority. Connecting blocks,
-since redis-py does it; short-lived threads do that beside us, and only a majority is waited for.
+A node that has not answered by then owes its answers: they are read and dropped later. One that
+owes for too long hangs, and is disconnected; one that is out of reach is left alone for a while.
+Connecting blocks, since redis-py does it: short-lived threads do it, and a majority is waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +25,14 @@ from holdfast.backends.redis.conditions import ServerError, Unreachable, explain
 from holdfast.backends.redis.links import Address
 from holdfast.backends.redis.quorum.asking import Calls
 from holdfast.backends.redis.quorum.links import NodeLink, Owed, Seats, Spare
-from holdfast.backends.redis.quorum.nodes import GRACE, HANGS, Chorus, Health, Ringer
+from holdfast.backends.redis.quorum.nodes import (
+    GRACE,
+    HANGS,
+    LEAST_CONNECT,
+    Chorus,
+    Health,
+    Ringer,
+)
 from holdfast.backends.redis.quorum.votes import Enough, Reply, majority_of
 from holdfast.backends.redis.quorum.words import Call
 from holdfast.backends.redis.scripts import packed
@@ -34,8 +40,7 @@ from holdfast.errors import BackendError
 
 IDLE = 1.0  # a connection that was not used for so long may be closed by now
 LOOK_AGAIN = HANGS / 2
-CLOSING = 0.25
-MOST_SPARE = 16
+CLOSING, MOST_SPARE = 0.25, 16
 CONNECTING = 1.0  # how long a thread tries; nobody waits for it so long
 NOT_ASKED = BackendError("not asked")
 
@@ -70,9 +75,9 @@ class BlockingVoters:
     # ---- asking ------------------------------------------------------------------------------
 
     def ask(self, calls: Calls, enough: Enough, budget: float, owed: bool = False) -> list[Reply]:
+        seats = self._seats(clock.now(), budget)
         now = clock.now()
         until = now + budget
-        seats = self._seats(now, budget)
         asker = object()
         replies: list[Reply] = [NOT_ASKED] * self.size
         for node, call in enumerate(calls):
@@ -127,7 +132,7 @@ class BlockingVoters:
                 replies[node] = error
 
     def _lose(self, seats: Seats, node: int, error: BackendError) -> None:
-        """The connection is no good. What was to be said for certain is said to the next one."""
+        """It is no good. What was to be said for certain is said to the next one."""
         link = seats.unseat(node)
         if link is None:
             return
@@ -140,7 +145,6 @@ class BlockingVoters:
     # ---- connecting --------------------------------------------------------------------------
 
     def _seats(self, now: float, budget: float) -> Seats:
-        """This thread's connections, those that are missing made, if that is quick."""
         seats: Seats | None = getattr(self._local, "seats", None)
         if seats is None:
             seats = self._local.seats = Seats(self.size, self._spare)
@@ -159,7 +163,6 @@ class BlockingVoters:
         return seats
 
     def _read_what_is_there(self, seats: Seats) -> None:
-        """Answers that were owed, or the end of a connection."""
         for descriptor, _ in seats.poller.poll(0):
             self._read(seats, seats.nodes[descriptor], None, [NOT_ASKED] * self.size)
 
@@ -194,9 +197,8 @@ class BlockingVoters:
     def _welcome(
         self, seats: Seats, arrived: Callable[[int, NodeLink], None], now: float, budget: float
     ) -> None:
-        """Take the connections that others made for us. A majority is waited for, and the rest for
-        as long again."""
-        until, patient = now + budget * 0.8, True
+        """Take the connections that others made for us: a majority, and the rest as long again."""
+        until, patient = now + (max(budget * 0.8, LEAST_CONNECT) if budget else 0.0), True
         while seats.waiting:
             have = sum(link is not None for link in seats.links)
             since = clock.now()
@@ -217,7 +219,6 @@ class BlockingVoters:
                 arrived(node, link)
 
     def _is_expected(self, seats: Seats, node: int) -> bool:
-        """Is it missing, and nothing is known against it?"""
         return seats.links[node] is None and not self._health[node].is_doubtful
 
     def _connect(
@@ -351,9 +352,8 @@ class BlockingVoters:
             )
 
     def close(self) -> None:
-        """Close what is open, of whichever thread: who goes on connects again. What nodes were told
-        and have not answered is waited for, shortly: a connection that is closed before may take it
-        along."""
+        """Close what is open, of whichever thread: who goes on connects again. What nodes have not
+        answered is waited for, shortly: a connection that is closed before may take it along."""
         self._drain(clock.now() + CLOSING)
         self._forget()
         for link in list(self._links):

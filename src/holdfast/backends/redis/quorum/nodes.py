@@ -12,6 +12,9 @@ from holdfast.model import Granted
 
 # A node that did not answer for so long hangs: its connection is closed. Nobody waited for it.
 HANGS = 0.5
+# However short a budget is, a majority that nothing is known against is given so long to connect: a
+# call that follows finds it connected. Belief counts from before, so this can cost no safety.
+LEAST_CONNECT = 0.25
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 MOST_OWED = 256
 # A ring of fewer nodes than a majority is believed after so long: their lines differ, or the others

@@ -17,7 +17,14 @@ from holdfast.backends.poke import Poke
 from holdfast.backends.redis.conditions import ServerError, Unreachable
 from holdfast.backends.redis.links import Address
 from holdfast.backends.redis.quorum.asking import Calls
-from holdfast.backends.redis.quorum.nodes import GRACE, HANGS, Chorus, Health, Ringer
+from holdfast.backends.redis.quorum.nodes import (
+    GRACE,
+    HANGS,
+    LEAST_CONNECT,
+    Chorus,
+    Health,
+    Ringer,
+)
 from holdfast.backends.redis.quorum.votes import Enough, Reply, majority_of
 from holdfast.backends.redis.quorum.words import Call
 from holdfast.backends.redis.tasks import TaskLink
@@ -84,8 +91,8 @@ class TaskVoters:
         self, calls: Calls, enough: Enough, budget: float, owed: bool = False
     ) -> list[Reply]:
         loop = asyncio.get_running_loop()
-        until = loop.time() + budget
         await self._ready(loop, budget)
+        until = loop.time() + budget
         woken = loop.create_future()
         replies: list[Reply] = [NOT_ASKED] * self.size
 
@@ -148,7 +155,7 @@ class TaskVoters:
                 making.add(task)
         while making:
             have = sum(self._is_connected(node, loop) for node in range(self.size))
-            limit = began + budget * 0.8 - loop.time()
+            limit = began + max(budget * 0.8, LEAST_CONNECT) - loop.time()
             if have >= self.majority:
                 expected = any(
                     not self._is_connected(node, loop) and not self._health[node].is_doubtful
