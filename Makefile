@@ -23,8 +23,9 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	    asyncmy coverage editables filelock greenlet hatchling hiredis hypothesis kazoo lupa mypy \
-	    opentelemetry-sdk prometheus-client "psycopg[binary]" PyMySQL pyte pytest \
-	    pytest-timeout pytest-xdist python-redis-lock redis ruff SQLAlchemy
+	    opentelemetry-sdk pottery prometheus-client "psycopg[binary]" PyMySQL pyte pytest \
+	    pytest-timeout pytest-xdist python-redis-lock redis redlock-py ruff \
+	    SQLAlchemy
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
 	@touch $@
 

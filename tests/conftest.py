@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from servers.redis_cluster import RedisCluster
     from servers.redis_sentinel import RedisSentinels
     from servers.redis_server import RedisServer
+    from servers.redlock_servers import RedlockServers
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
 pytest_plugins = ["holdfast.testing.fixtures"]
@@ -57,6 +58,16 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
+def redlock_servers() -> Iterator[RedlockServers]:
+    """Three independent Redis for all tests: use names of your own, and leave them running."""
+    need("redis-server", driver="redis")
+    from servers.redlock_servers import RedlockServers
+
+    with RedlockServers(3) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
 def redis_sentinels() -> Iterator[RedisSentinels]:
     """Three Redis and three Sentinels for all tests: use names of your own, and leave them as they
     are."""
@@ -65,6 +76,24 @@ def redis_sentinels() -> Iterator[RedisSentinels]:
 
     with RedisSentinels() as servers:
         yield servers
+
+
+@pytest.fixture
+def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
+    """Start so many Redis of the test's own, that vote; stopped after it. Its words are those of
+    `RedisServer`."""
+    need("redis-server", "openssl", driver="redis")
+    from servers.redlock_servers import RedlockServers
+
+    groups: list[RedlockServers] = []
+
+    def new_redlock(number: int = 3, **options: Any) -> RedlockServers:
+        groups.append(RedlockServers(number, **options))
+        return groups[-1].start()
+
+    yield new_redlock
+    for group in groups:
+        group.stop()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from servers.programs import program
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = "2500"
 REDIS_SEEDS = "800"
+FAILOVER_SEEDS = "200"
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
@@ -30,14 +31,18 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/zookeeper_store", "tests/sql", "tests/guards", "tests/operators", "tests/observe",
-    "tests/top", "tests/test_docs.py",
+    "tests/zookeeper_store", "tests/redis_cluster", "tests/sql", "tests/guards", "tests/operators",
+    "tests/observe", "tests/top", "tests/test_docs.py", "tests/redis_store/test_redis_replicas.py",
+    "tests/redis_store/test_redis_sentinel.py", "tests/chaos/test_chaos_sentinel.py",
+    "tests/cli/test_cli_break.py", "tests/cli/test_cli_completion.py",
+    "tests/cli/test_cli_run_options.py", "tests/cli/test_cli_watch.py",
 ]  # fmt: skip
 
 COMPUTING = [
     "tests/test_simulation.py", "tests/test_law_twins.py", "tests/test_history.py",
     "tests/redis_store/test_miniredis.py", "tests/redis_store/test_miniredis_lua.py",
     "tests/redis_store/test_miniredis_clock.py", "tests/test_keys.py",
+    "tests/redlock_store/test_redlock_model.py",
 ]  # fmt: skip
 
 STEPS = {
@@ -53,6 +58,10 @@ STEPS = {
     "simulation of Redis": [
         sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
         "--seeds", REDIS_SEEDS,
+    ],
+    "simulation of failovers": [
+        sys.executable, "-m", "holdfast.testing.simulate", "--store", "replicas",
+        "--seeds", FAILOVER_SEEDS,
     ],
     "coverage data": [*COVERAGE, "combine", "--quiet"],
     "coverage of what decides: 100 %": [

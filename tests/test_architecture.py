@@ -116,7 +116,7 @@ def test_a_room_imports_only_what_its_walls_allow(path):
 
 @pytest.mark.parametrize(
     "path",
-    [*(SOURCE / "core").glob("*.py"), *(SOURCE / "backends").glob("*/backend.py")],
+    [*(SOURCE / "core").glob("*.py"), *(SOURCE / "backends").rglob("backend.py")],
     ids=dotted,
 )
 def test_what_decides_does_not_know_the_world(path):

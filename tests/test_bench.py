@@ -13,6 +13,7 @@ import pytest
 RUN = Path(__file__).resolve().parent.parent / "bench" / "run.py"
 CORE = [
     "blocking: cycle",
+    "blocking: cycle with a listener",
     "blocking: cycle with client.lock(name)",
     "blocking: re-entry",
     "asyncio: cycle",
@@ -63,6 +64,12 @@ SERVERS = {
         "50 wait in a process, idle: requests",
     ],
     "sql_bells": [],
+    "redis_cluster": [
+        "1 thread, one name",
+        "1 thread, 300 names over all nodes",
+        "1 task, one name",
+    ],
+    "redis_sentinel": ["1 thread: Sentinel", "100 tasks, a name each: Sentinel"],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 

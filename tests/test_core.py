@@ -371,3 +371,25 @@ def test_what_our_own_clock_ended_is_certain(holdfast_client, holdfast_clock):
     assert hold.is_held and not hold.is_certain
     holdfast_clock.advance(10)
     assert hold.lost and hold.is_certain
+
+
+def test_a_server_of_several_that_is_away_costs_only_what_is_there(holdfast_client, holdfast_clock):
+    here, there = (holdfast_client.lock(name).acquire() for name in ("here", "there"))
+    renew = holdfast_client.core.backend.renew
+
+    async def partly(claims, fences, budget):
+        answers = await renew(claims, fences, budget)
+        return [
+            BackendError("away") if claim.name.endswith("there") else answer
+            for claim, answer in zip(claims, answers, strict=True)
+        ]
+
+    holdfast_client.core.backend.renew = partly
+    holdfast_clock.advance(20)
+    assert here.is_held and here.is_certain
+    assert there.is_held and not there.is_certain
+    assert holdfast_client.statistics().renewals == 2
+    holdfast_clock.advance(10)
+    assert here.is_held and there.lost
+    assert holdfast_client.statistics().lost == 1
+    here.release()

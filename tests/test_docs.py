@@ -12,12 +12,34 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-STORES = ("memory", "sqlite", "redis", "zookeeper", "postgresql", "mysql")
+STORES = (
+    "memory", "sqlite", "redis", "redis-sentinel", "redis-cluster", "redlock", "zookeeper",
+    "postgresql", "mysql",
+)  # fmt: skip
 STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
+    "redis+cluster://localhost:7000,localhost:7001": ("redis_cluster", lambda server: server.url),
+    "redis://localhost:7000": ("redis_cluster", lambda server: server.nodes[0].url),
+    "redis+sentinel://localhost:26379,localhost:26380/mymaster/0": (
+        "redis_sentinels",
+        lambda servers: servers.url,
+    ),
+    '[("localhost", 26379), ("localhost", 26380)]': (
+        "redis_sentinels",
+        lambda servers: str([("127.0.0.1", sentinel.port) for sentinel in servers.sentinels]),
+    ),
+    "redlock://a:6379,b:6379,c:6379": ("redlock_servers", lambda servers: servers.url),
+    '"redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"': (
+        "redlock_servers",
+        lambda servers: ", ".join(repr(node.url) for node in servers.nodes),
+    ),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
+    "postgresql+psycopg://app@localhost/app": (
+        "postgres_server",
+        lambda server: server.url.replace("://", "+psycopg://"),
+    ),
     "postgresql://app@localhost/app": ("postgres_server", lambda server: server.url),
     "mysql://app@localhost:3306/app": ("mariadb_server", lambda server: server.url),
     'host="localhost", port=3306, user="app", database="app"': (

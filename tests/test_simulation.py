@@ -61,7 +61,7 @@ def test_the_lua_of_redis_keeps_them_too():
 
 def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
     happened: Counter[str] = Counter()
-    for seed in [seed for seed in range(1, 61) if Replicated.has(cast_of(seed))]:
+    for seed in [seed for seed in range(1, 41) if Replicated.has(cast_of(seed))]:
         report = run_seed(seed, Replicated)
         assert report.violations == [], f"seed {seed}"
         happened += report.counts
@@ -71,7 +71,7 @@ def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
 
 def test_fences_grow_through_a_failover_that_forgets():
     lost = 0
-    for seed in [seed for seed in range(1, 61) if Forgetful.has(cast_of(seed))]:
+    for seed in [seed for seed in range(1, 41) if Forgetful.has(cast_of(seed))]:
         report = run_seed(seed, Forgetful)
         assert report.violations == [], f"seed {seed}"
         lost += report.lost

@@ -21,7 +21,10 @@ SENT = ("evalsha", "eval", "set", "blpop", "rpush", "subscribe")
 
 
 class Server:
-    """Runs between ``with`` and its end."""
+    """Runs between ``with`` and its end, with these arguments more."""
+
+    def __init__(self, *extra: str) -> None:
+        self.extra = extra
 
     def __enter__(self) -> Self:
         program = shutil.which("redis-server", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
@@ -29,10 +32,11 @@ class Server:
             raise RuntimeError("no redis-server on this machine: tests/servers/ensure installs it")
         self.folder = tempfile.mkdtemp(prefix="holdfast-bench-")
         for _ in range(ATTEMPTS):
-            self.port = _free_port()
+            self.port = free_port()
             arguments = [
                 *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder),
                 *("--save", "", "--appendonly", "no", "--logfile", f"{self.folder}/log"),
+                *self.extra,
             ]
             self._process = subprocess.Popen(
                 [program, *arguments], stdin=subprocess.DEVNULL, start_new_session=True
@@ -88,7 +92,7 @@ class Server:
         self._process.wait(PATIENCE)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -19,9 +19,12 @@ REENTRY = 5.0
 def measure(quick: bool) -> list[Line]:
     with asyncio.Runner() as runner:
         client, tasks = holdfast.connect("memory://"), holdfast.aio.connect("memory://")
-        subjects = _blocking(client) | _asyncio(tasks, runner)
+        heard = holdfast.connect("memory://")
+        heard.on_event(lambda event: None)
+        subjects = _blocking(client, heard) | _asyncio(tasks, runner)
         found = interleaved(subjects, rounds=8 if quick else 20, seconds=0.03 if quick else 0.05)
         runner.run(tasks.close())
+        heard.close()
         client.close()
     lines = []
     for name in subjects:
@@ -35,8 +38,9 @@ def measure(quick: bool) -> list[Line]:
     return lines
 
 
-def _blocking(client: holdfast.Client) -> dict[str, Subject]:
+def _blocking(client: holdfast.Client, heard: holdfast.Client) -> dict[str, Subject]:
     lock = client.lock("orders:42")
+    told = heard.lock("orders:42")
     outer = client.lock("orders:43")
     bare = threading.RLock()
 
@@ -48,6 +52,11 @@ def _blocking(client: holdfast.Client) -> dict[str, Subject]:
     def created(count: int) -> None:
         for _ in range(count):
             with client.lock("orders:42"):
+                pass
+
+    def listened(count: int) -> None:
+        for _ in range(count):
+            with told:
                 pass
 
     def reentry(count: int) -> None:
@@ -63,6 +72,7 @@ def _blocking(client: holdfast.Client) -> dict[str, Subject]:
 
     return {
         "blocking: cycle": cycle,
+        "blocking: cycle with a listener": listened,
         "blocking: cycle with client.lock(name)": created,
         "blocking: re-entry": reentry,
         "bare threading.RLock": bare_cycle,

@@ -107,8 +107,9 @@ class NotReplicated(HoldfastError):
         self.wanted = wanted
 
 
-class QuorumError(HoldfastError):
-    """Too few nodes of a quorum answered."""
+class QuorumError(BackendError):
+    """Too few nodes of a quorum answered; the message says which did not, and why. What was begun
+    was taken back where it could be."""
 
 
 class Unsupported(HoldfastError):

@@ -168,10 +168,12 @@ class Capabilities:
 
     store: str
     across: str  # "process", "host" or "network": how far a lock reaches
-    fair: bool = True
+    fair: bool = True  # False: those who wait are served nearly in order, as well as it can
     overtakes: bool = True  # who asks with fair=False; else it is served in order too
     fences: bool = True
-    wakes: str = "push"  # "push", or how else a waiter learns of its turn
+    # How a waiter learns of its turn: "push": with the grant; "ring": it looks whose turn it is;
+    # "ask": it is rung, and asks.
+    wakes: str = "push"
     survives_restart: bool = False
     # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: nobody waits.
     replicas: int | str = 0
@@ -179,6 +181,9 @@ class Capabilities:
     # A hold cannot be believed in for longer than this after the store last heard of us, whatever
     # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
     session: float = 0.0
+    longest_lease: float = float("inf")  # a longer one is refused
+    # What is refused when it is made ("semaphore", "permits", "latch", "barrier"), and why.
+    refuses: Mapping[str, str] = field(default_factory=dict)
     # `client.transaction_lock`: held by an open transaction of the user's.
     transaction_locks: bool = False
     # What `client.lock(name, layout=…)` can be told, and what such a lock can do.

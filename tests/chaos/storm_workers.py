@@ -40,7 +40,7 @@ from ordeal import done
 
 import holdfast
 from holdfast import clock
-from holdfast.errors import AcquireTimeout, BackendError, HoldLost
+from holdfast.errors import AcquireTimeout, BackendError, HoldLost, NotReplicated
 from holdfast.runtime.blocking import run
 
 STAY = 3.0  # leases: how long one that is told to stay believes at most; then something is wrong
@@ -120,8 +120,8 @@ class Contender:
             return await self.line.say("tired", self.name, os.getpid(), asked, clock.now())
         except HoldLost:
             raise  # nothing of ours is left from the turn before
-        except BackendError as error:
-            if not error.transient:
+        except (BackendError, NotReplicated) as error:
+            if isinstance(error, BackendError) and not error.transient:
                 raise
             await self.line.say("unknown", self.name, os.getpid(), asked, clock.now())
             return await self.line.nap(PAUSE)

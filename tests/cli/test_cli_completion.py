@@ -33,7 +33,7 @@ def completed(typed: str) -> list[str]:
 
 
 def test_bash_completes_verbs_and_options(url: str) -> None:
-    assert completed("holdfast s") == ["show"]
+    assert completed("holdfast sh") == ["show"]
     assert set(VERBS) < set(completed("holdfast "))
     assert completed("holdfast run job --sk") == ["--skip"]
     assert completed("holdfast completion f") == ["fish"]

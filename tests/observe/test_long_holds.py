@@ -6,14 +6,13 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 import weakref
 
 import pytest
 
 import holdfast
-from faces import FACES, until
-from holdfast import ConfigurationError, aio
+from faces import until
+from holdfast import ConfigurationError
 from holdfast.runtime import stacks
 from holdfast.runtime.stacks import current_stack
 from holdfast.testing import kit
@@ -97,65 +96,83 @@ def test_every_kind_of_lock_takes_the_word(holdfast_client, holdfast_clock, capl
     assert names == ["decorated", "m", "rw", "s"]
 
 
-def stuck_here(free):
-    free.wait(15)
+class Trap:
+    """Holders get stuck in it; when one is, the test lets time pass, and then lets it go."""
+
+    def __init__(self):
+        self.caught, self.free = threading.Event(), threading.Event()
+
+    def holds_a_thread(self):
+        self.caught.set()
+        assert self.free.wait(15)
+
+    async def holds_a_task(self):
+        await self.deep_inside()
+
+    async def deep_inside(self):
+        asyncio.get_running_loop().call_soon(self.caught.set)  # when this task is suspended
+        assert await asyncio.to_thread(self.free.wait, 15)
 
 
-async def stuck_task(free):
-    await inner(free)
-
-
-async def inner(free):
-    await asyncio.to_thread(free.wait, 15)
-
-
-@pytest.mark.parametrize("kind", ["lock", "semaphore"])
-@pytest.mark.parametrize("colour", FACES)
-def test_the_log_shows_where_the_holder_is_stuck(colour, kind, caplog):
-    """Of a semaphore each hold is an owner of its own, and yet somebody acquired it."""
-    agent = FACES[colour]("memory://", warn_after=0.1)
-    free = threading.Event()
-
-    def made(client):
-        return client.lock("n") if kind == "lock" else client.semaphore("n", 1)
-
-    def blocking(client):
-        with made(client):
-            stuck_here(free)
-
-    async def tasks(client):
-        async with made(client):
-            await stuck_task(free)
-
-    done = agent.later(blocking if colour == "blocking" else tasks)
-    (said,) = until(lambda: warnings(caplog))
-    free.set()
-    done.result(15)
-    agent.close()
-    wanted = ["stuck_here", "free.wait(15)"] if colour == "blocking" else ["stuck_task", "inner"]
-    assert all(word in said for word in wanted), said
-    assert said.index(wanted[0]) < said.index(wanted[1])
-
-
-def test_a_task_that_blocks_its_loop_is_found_where_it_blocks(caplog):
-    async def main():
-        client = aio.connect("memory://", warn_after=0.1)
-
-        async def blocks():
-            async with client.lock("n"):
-                ends = time.monotonic() + 15
-                while not warnings(caplog) and time.monotonic() < ends:
-                    computing_for_long()
-
-        await asyncio.create_task(blocks())
-        await client.close()
-
-    def computing_for_long():
-        time.sleep(0.01)
-
-    asyncio.run(main())
+def warned(work, trap, clock, caplog):
+    """What is logged of a holder that is in the trap when its time is over."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert trap.caught.wait(15)
+    clock.advance(6)
+    trap.free.set()
+    thread.join(15)
     (said,) = warnings(caplog)
-    assert "in blocks" in said and "computing_for_long" in said
+    return said
+
+
+KINDS = {
+    "lock": lambda client: client.lock("n", warn_after=5),
+    # Of a semaphore each hold is an owner of its own, and yet somebody acquired it.
+    "semaphore": lambda client: client.semaphore("n", 1, warn_after=5),
+    "given owner": lambda client: client.lock("n", owner="somebody", warn_after=5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_shows_where_the_thread_that_acquired_it_is(
+    kind, holdfast_client, holdfast_clock, caplog
+):
+    trap = Trap()
+
+    def work():
+        with KINDS[kind](holdfast_client):
+            trap.holds_a_thread()
+
+    said = warned(work, trap, holdfast_clock, caplog)
+    assert said.index("in work") < said.index("in holds_a_thread")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_shows_what_the_task_that_acquired_it_awaits(
+    kind, holdfast_aio_client, holdfast_clock, caplog
+):
+    trap = Trap()
+
+    async def work():
+        async with KINDS[kind](holdfast_aio_client):
+            await trap.holds_a_task()
+
+    said = warned(lambda: asyncio.run(work()), trap, holdfast_clock, caplog)
+    assert said.index("in work") < said.index("in holds_a_task") < said.index("in deep_inside")
+
+
+def test_a_task_that_blocks_its_loop_is_found_where_it_blocks(
+    holdfast_aio_client, holdfast_clock, caplog
+):
+    trap = Trap()
+
+    async def work():
+        async with holdfast_aio_client.lock("n", warn_after=5):
+            trap.holds_a_thread()  # and with it the loop, and all tasks there
+
+    said = warned(lambda: asyncio.run(work()), trap, holdfast_clock, caplog)
+    assert said.index("in work") < said.index("in holds_a_thread")
     assert "run_until_complete" not in said  # what is outside of the task is nobody's business
 
 
@@ -165,6 +182,9 @@ def test_one_that_has_ended_meanwhile_is_said_to_have():
     thread.start()
     thread.join()
     assert "thread has ended" in seen[0]()
+    # Its number may be another's by now, whose stack this is not.
+    said = stacks._of_thread(weakref.ref(thread), threading.get_ident())
+    assert said == "  (the thread has ended)"
     del thread
     gc.collect()
     assert "thread has ended" in seen[0]()
@@ -242,3 +262,11 @@ def test_what_was_taken_over_from_another_process_is_warned_of_too(holdfast_cloc
     assert len(warnings(caplog)) == 1
     hold.release()
     client.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_keeper_in_real_time_notices_it(store, tmp_path, caplog):
+    url = "memory://" if store == "memory" else f"sqlite://{tmp_path}/locks.db"
+    with holdfast.connect(url, warn_after=0.1) as client, client.lock("n"):
+        until(lambda: warnings(caplog))
+        assert "'n' has been held for" in warnings(caplog)[0]

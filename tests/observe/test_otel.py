@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -131,7 +132,9 @@ def test_a_loss_is_found_in_the_trace_of_who_lost_it(telemetry, holdfast_client)
         holdfast_client.lock("n"),
     ):
         ids = request.get_span_context()
-        asyncio.run(asyncio.to_thread(kit.lose, holdfast_client, "n"))
+        keeper = threading.Thread(target=kit.lose, args=(holdfast_client, "n"))
+        keeper.start()
+        keeper.join()
     (span,) = telemetry.spans("holdfast.hold")
     assert span.context.trace_id == ids.trace_id and span.parent.span_id == ids.span_id
     assert span.status.status_code is StatusCode.ERROR

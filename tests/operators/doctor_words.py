@@ -19,6 +19,15 @@ class Verdict:
         for finding in self.findings:
             assert finding["do"] or finding["level"] in ("ok", "note"), finding
 
+    @property
+    def faults(self) -> list[str]:
+        """What is not fit, but for the latency, which is that of a machine that may be busy."""
+        return [
+            f"{one['about']}: {one['found']}"
+            for one in self.findings
+            if one["level"] in ("warn", "bad") and one["about"] != "latency"
+        ]
+
     def levels(self, about: str) -> set[str]:
         return {one["level"] for one in self.findings if one["about"] == about}
 

@@ -111,6 +111,8 @@ def test_the_same_one_twice_in_the_queue_is_counted() -> None:
     assert [event.what for event in events] == ["acquired"]  # one of them was served
     events = changes(looked(waiters=twice), looked(held(A, 5)), 0.1)
     assert [event.what for event in events] == ["acquired", "left", "left"]
+    events = changes(looked(waiters=twice * 2), looked(waiters=twice[:1] * 3), 0.1)
+    assert [event.what for event in events] == ["left"]
 
 
 def test_of_several_holds_each_is_told() -> None:

@@ -8,6 +8,12 @@ from typing import Any
 from holdfast.backends.redis.cluster.slots import slot_of
 
 _number = itertools.count()
+# What docs/redis.md lists for one server, without what its bells need.
+RIGHTS_OF_ONE = (
+    "~hf:* &hf:bell:* -@all +evalsha +eval +scan +time +exists"
+    " +hget +hset +hsetnx +hgetall +hdel +hlen +hincrby +pexpire +pttl"
+    " +zadd +zrem +zpopmin +zrange +zrangebyscore"
+)
 
 
 def slot(name: str) -> int:

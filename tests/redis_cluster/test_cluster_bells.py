@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_ends import calls, elsewhere, names_at, slot
+from cluster_ends import RIGHTS_OF_ONE, calls, elsewhere, names_at, slot
 
 from faces import PATIENCE, Agent, took, until
 
@@ -65,6 +65,24 @@ def test_a_hand_over_is_heard_at_once(agent: Make, cluster: Any, name: str) -> N
             later = waits.result(PATIENCE)
         assert time_of.seconds < BY_BELL
         other.do(lambda client: later.release())  # noqa: B023
+
+
+def test_the_least_rights_suffice_for_classic_bells(agent: Make, old: Any, name: str) -> None:
+    rights = f"{RIGHTS_OF_ONE} +cluster|slots +cluster|myid +asking"
+    rights += " +subscribe +unsubscribe +publish +pubsub|numsub"
+    for node in old.nodes:
+        node.call("ACL", "SETUSER", "classic", "on", ">opensesame", *rights.split())
+    url = old.url.replace("://", "://classic:opensesame@")
+    mine, other = agent(url), agent(url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    waiting(mine, name, 1)
+    time.sleep(0.2)
+    with took() as time_of:
+        mine.do(lambda client: hold.release())
+        later = waits.result(PATIENCE)
+    assert time_of.seconds < BY_BELL
+    other.do(lambda client: later.release())
 
 
 def test_a_bell_is_sent_to_one_node_or_to_all(agent: Make, cluster: Any, name: str) -> None:
@@ -142,6 +160,29 @@ def test_who_waited_once_is_heard_the_next_time_without_subscribing_again(
         other.do(lambda client: later.release())  # noqa: B023
         subscribed.append(calls(node, "ssubscribe") - before)
     assert subscribed == [1, 0, 0]
+
+
+def test_a_name_that_nobody_waited_for_for_long_is_let_go(
+    agent: Make, redis_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.redis.cluster.ears.LINGER", 0.05)
+    mine, other = agent(redis_cluster.url), agent(redis_cluster.url)
+    node = redis_cluster.masters[0]
+    names = names_at(redis_cluster, node, 2)
+
+    def heard() -> list[str]:
+        channels = b" ".join(node.call("PUBSUB", "SHARDCHANNELS")).decode()
+        return [name for name in names if f"{name}}}" in channels]
+
+    for name in names:
+        hold = mine.do(lambda client: client.lock(name).acquire())  # noqa: B023
+        waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))  # noqa: B023
+        until(lambda: name in heard())  # noqa: B023
+        mine.do(lambda client: hold.release())  # noqa: B023
+        later = waits.result(PATIENCE)
+        other.do(lambda client: later.release())  # noqa: B023
+        time.sleep(0.1)
+    assert heard() == names[1:]
 
 
 def test_ears_are_opened_only_where_somebody_waits(agent: Make, redis_cluster: Any) -> None:

@@ -6,14 +6,16 @@ import asyncio
 import threading
 import time
 
+import psycopg
 import pytest
+from sql_servers import TABLES
 
 import holdfast
 
 
 @pytest.fixture
 def pooled(postgres_server, pgbouncer_server):
-    for table in ("holdfast_names", "holdfast_rows"):
+    for table in TABLES:
         postgres_server.call(f"DROP TABLE IF EXISTS {table}")
     return pgbouncer_server
 
@@ -89,3 +91,57 @@ def test_asyncio_too(pooled):
             return sum(await asyncio.gather(*[work() for _ in range(20)]))
 
     assert asyncio.run(main()) == 20
+
+
+@pytest.mark.parametrize("advisory", [False, True])
+def test_transaction_locks_end_with_their_transaction_and_leave_nothing_in_a_session(
+    pooled, postgres_server, advisory
+):
+    """An advisory lock of a session would stay there, for whoever gets it next. Ours do not."""
+    client = holdfast.connect(pooled.url)
+    inside, most, fences = 0, 0, []
+
+    def work() -> None:
+        nonlocal inside, most
+        with psycopg.connect(pooled.url, prepare_threshold=None) as connection:
+            for _ in range(8):
+                with client.transaction_lock(
+                    "a", connection=connection, timeout=30, advisory=advisory
+                ) as hold:
+                    inside += 1
+                    most = max(most, inside)
+                    fences.append(hold.fence)
+                    time.sleep(0.002)
+                    inside -= 1
+                connection.commit()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and fences == sorted(set(fences)) and len(fences) == 32
+    assert postgres_server.call("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [
+        (0,)
+    ]
+    with psycopg.connect(pooled.url, autocommit=True, prepare_threshold=None) as connection:
+        for _ in range(6):  # whichever session it gets
+            assert connection.execute("SHOW lock_timeout").fetchall() == [("0",)]
+    client.close()
+
+
+def test_a_connection_past_the_pooler_and_one_through_it_exclude_each_other(
+    pooled, postgres_server
+):
+    client = holdfast.connect(pooled.url)
+    with (
+        postgres_server.connect() as direct,
+        psycopg.connect(pooled.url, prepare_threshold=None) as through,
+    ):
+        for advisory in (False, True):
+            client.transaction_lock("a", connection=direct, advisory=advisory)
+            with pytest.raises(holdfast.AcquireTimeout):
+                client.transaction_lock("a", connection=through, timeout=0.1, advisory=advisory)
+            direct.rollback()
+            through.rollback()
+    client.close()

@@ -418,6 +418,34 @@ def test_what_the_users_session_knows_stays(connect, database, user):
     assert ask(mine, "SELECT LAST_INSERT_ID()") == [(42,)]
 
 
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_an_advisory_lock_needs_no_table_and_waits_and_gives_up_like_the_other(
+    connect, database, user
+):
+    client, first, second = connect(), user(), user()
+    hold = client.transaction_lock("a", connection=first, advisory=True)
+    for timeout in (0, 0.2):
+        with pytest.raises(AcquireTimeout):
+            client.transaction_lock("a", connection=second, timeout=timeout, advisory=True)
+        assert ask(second, "SHOW lock_timeout") == [("0",)]
+    taking = Taking(
+        lambda: client.transaction_lock("a", connection=second, timeout=PATIENCE, advisory=True)
+    )
+    until(lambda: waiting(database))
+    first.commit()
+    assert taking.hold().fence > hold.fence
+    assert database.call("SELECT to_regclass('holdfast_transactions')::text") == [(None,)]
+    repeatable(database, first)
+    with pytest.raises(Unsupported, match="READ COMMITTED"):
+        client.transaction_lock("b", connection=first, advisory=True)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_database_without_advisory_locks_says_so(connect, user):
+    with pytest.raises(Unsupported, match="GET_LOCK"):
+        connect().transaction_lock("a", connection=user(), advisory=True)
+
+
 # ---- asyncio ---------------------------------------------------------------------------------
 
 

@@ -165,7 +165,7 @@ def test_a_chosen_line_is_always_on_the_screen():
 def test_the_view_says_what_it_does_not_show():
     operator = Operator()
     assert "9000 names (500 known)" in shown(operator, totals=Totals(9000, 500, 0, 0, 0, 4))[1]
-    assert "ran out 4" in shown(operator, totals=Totals(9000, 500, 0, 0, 0, 4))[1]
+    assert "lapsed 4" in shown(operator, totals=Totals(9000, 500, 0, 0, 0, 4))[1]
     assert "nothing is held" in shown(operator)[3]
     operator.filter = "x"
     assert "nothing that matches" in shown(operator)[3]

@@ -58,25 +58,25 @@ def test_several_holders_are_told_apart_by_their_fences():
         (3.0, (), 60.0, 0),  # who knows, after so long
     ],
 )
-def test_a_hold_ran_out_only_if_it_cannot_have_been_released(left, after, apart, count):
+def test_a_hold_lapsed_only_if_it_cannot_have_been_released(left, after, apart, count):
     before = followed(None, sight("n", 7, now=100.0, left=left), 0.0)
-    assert followed(before, sight("n", *after, now=100.0 + apart), apart).ran_out == count
+    assert followed(before, sight("n", *after, now=100.0 + apart), apart).lapsed == count
 
 
 @pytest.mark.parametrize("more", [{"once": True}, {"slots": LATCH + 3}])
-def test_what_is_meant_to_run_out_is_no_loss(more):
+def test_what_is_meant_to_lapse_is_no_loss(more):
     before = followed(None, sight("n", 7, left=0.5, **more), 0.0)
-    assert followed(before, sight("n", now=101.0, **more), 1.0).ran_out == 0
+    assert followed(before, sight("n", now=101.0, **more), 1.0).lapsed == 0
 
 
-def test_what_ran_out_stays_counted_when_the_name_is_free():
+def test_what_lapsed_stays_counted_when_the_name_is_free():
     model = Model()
     model.found([address("a"), address("b")], 0.0)
     model.saw(sight("a", 1, left=0.5), 0.0)
     model.saw(sight("b", 2, left=0.5), 0.0)
     model.saw(sight("a", now=101.0), 1.0)  # seen free
     model.found([], 1.0)  # not there any more
-    assert model.totals().ran_out == 2 and model.totals().names == 0
+    assert model.totals().lapsed == 2 and model.totals().names == 0
 
 
 def test_who_waits_longest_stands_first_then_who_holds_longest():
@@ -99,7 +99,7 @@ def test_lines_do_not_change_places_though_looks_are_not_simultaneous():
     assert names(model.rows(Order.WAIT, "")) == ["a", "b"]
 
 
-def test_what_changes_hands_most_and_what_ran_out_can_stand_first():
+def test_what_changes_hands_most_and_what_lapsed_can_stand_first():
     model = Model()
     for second in range(5):
         model.saw(sight("busy", second, now=100.0 + second), float(second))
@@ -107,7 +107,7 @@ def test_what_changes_hands_most_and_what_ran_out_can_stand_first():
     assert names(model.rows(Order.RATE, ""))[0] == "busy"
     model.saw(sight("quiet", 77, left=0.1, now=105.0), 5.0)
     model.saw(sight("quiet", 78, now=106.0), 6.0)
-    assert names(model.rows(Order.LOST, ""))[0] == "quiet"
+    assert names(model.rows(Order.LAPSED, ""))[0] == "quiet"
 
 
 def test_orders_follow_each_other_round():

@@ -174,9 +174,9 @@ def test_help_and_the_ways_to_sort(top, client):
     screen = top()
     screen.shows("by wait")
     screen.type("?")
-    screen.shows("Ctrl-Z suspend", "RAN OUT are holds")
+    screen.shows("Ctrl-Z suspend", "LAPSED are holds")
     screen.type(" ")
-    for order in ("by hold", "by hand-overs", "by ran out", "by name", "by wait"):
+    for order in ("by hold", "by hand-overs", "by lapsed", "by name", "by wait"):
         screen.type("s")
         screen.shows(order)
 
@@ -365,7 +365,7 @@ def test_many_hand_overs_and_a_lease_that_runs_out_are_told(top, url, client):
     screen.shows("hot")
     client.lock("short", lease=1.0).acquire()  # it is not renewed, and not released
     screen.shows("short")
-    screen.shows("ran out 1")
+    screen.shows("lapsed 1")
     screen.until(lambda text: "hand-overs ≥ 0." not in text, "no hand-overs")
     stop.set()
     for thread in threads:

@@ -65,7 +65,7 @@ def test_what_the_kernel_does_not_take_at_once_arrives_in_order(
     assert not errors and not nodes(zookeeper_server, name)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", "within", "after"])
 def test_an_interrupt_while_a_request_is_written_costs_no_session_and_leaves_nothing(
     client: holdfast.Client, zookeeper_server: Any, name: str, moment: str
 ) -> None:
@@ -80,13 +80,16 @@ def test_an_interrupt_while_a_request_is_written_costs_no_session_and_leaves_not
             put(said)
             return
         line._put = put
-        if moment == "after":
-            put(said)
+        part = {"before": 0, "within": len(said) // 3, "after": len(said)}[moment]
+        line._socket.send(said[:part])
         raise KeyboardInterrupt
 
     line._put = interrupted
+    wire = line._socket
     with pytest.raises(KeyboardInterrupt):
         client.lock(f"{name}__once").acquire()
+    with pytest.raises(OSError):
+        wire.send(b"what would be read as a part of that request")
     until(lambda: not nodes(zookeeper_server, f"{name}__once"))
     with client.lock(f"{name}__once", timeout=PATIENCE):
         assert session.id == was and other.is_held

@@ -88,6 +88,12 @@ def _open_redis(url: str) -> Store:
     return open_redis(url)
 
 
+def _open_redlock(url: str) -> Store:
+    from holdfast.backends.redis.quorum.store import open_redlock
+
+    return open_redlock(url)
+
+
 def _open_sentinel(url: str) -> Store:
     from holdfast.backends.redis.store import open_sentinel
 
@@ -120,6 +126,10 @@ def _open_mysql(url: str) -> Store:
 
 def _open_client(client: object) -> Store:
     """An existing client of a store, known by its library, which is loaded then already."""
+    if isinstance(client, list | tuple):
+        from holdfast.backends.redis.quorum.store import open_redlock_clients
+
+        return open_redlock_clients(client)
     library = type(client).__module__.split(".")[0]
     kinds = {kind.__name__ for kind in type(client).__mro__}
     if library == "redis" and "RedisCluster" in kinds:
@@ -165,6 +175,8 @@ _OPENERS: dict[str, Callable[[str], Store]] = {
     "redis": _open_redis,
     "rediss": _open_redis,
     "unix": _open_redis,
+    "redlock": _open_redlock,
+    "redlocks": _open_redlock,
     "redis+sentinel": _open_sentinel,
     "rediss+sentinel": _open_sentinel,
     "redis+cluster": _open_cluster,

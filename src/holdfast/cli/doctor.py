@@ -34,9 +34,8 @@ CYCLES = 50
 LONGEST = 3.0  # of the measuring
 PATIENCE = 5.0
 LEASE = 10.0
-# A budget is a sixth of the lease, at most five seconds: what takes a tenth of that is slow, and
-# what takes a hundredth will be felt.
-SLOW, FELT = 0.5, 0.05
+# What a lock costs as a rule, and now and then. A hiccup is no reason to fail somebody's CI.
+SLOW, FELT = 0.1, 0.05
 SKEW = 1.0
 
 
@@ -184,7 +183,7 @@ def judged_latency(taken: list[float]) -> Finding:
         f"acquire and release: p50 {middle * 1e3:.2f} ms, p99 {late * 1e3:.2f} ms "
         f"({len(taken)} times)"
     )
-    if late >= SLOW:
+    if middle >= SLOW:
         finding = warn("latency", found, "find out what is slow: the way to it, or the server")
     elif late >= FELT:
         finding = note("latency", found)
@@ -212,7 +211,7 @@ def _clock(client: Client, name: str) -> Iterator[Finding]:
 def judged_clock(skew: float, error: float) -> Finding:
     found = f"its clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} ours"
     finding = ok("clock", f"{found} (± {error * 1e3:.1f} ms)")
-    if abs(skew) >= SKEW:
+    if abs(skew) - error >= SKEW:
         finding = warn(
             "clock",
             f"{found}: leases are counted on its clock alone, but a server that takes over with "

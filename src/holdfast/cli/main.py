@@ -44,6 +44,7 @@ VERBS = {
     "top": ("top", "a live view of what is held and waited for, on a full screen"),
     "watch": ("watch", "hand-overs and losses of a name, as they are seen"),
     "doctor": ("doctor", "is this store fit for locks, and what can be done about it"),
+    "schema": ("schema", "the tables of a SQL store, as a script for your migrations"),
     "completion": ("completion", "a script that makes your shell complete all this"),
     "demo": ("demo", "a show of fifteen seconds, in this terminal"),
     "bench": ("bench", "how fast, how fairly and at what cost a lock goes round"),

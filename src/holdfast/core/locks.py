@@ -283,7 +283,7 @@ class Core(Holding):
         self._count = itertools.count(1)
         for held in inherited:
             held.state = LOST
-            held.callbacks = held.told = None
+            held.callbacks = None
             held.foreign = True
             held.cause = "it belongs to the parent process; a fork holds nothing"
 

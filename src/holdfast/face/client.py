@@ -83,6 +83,9 @@ class ClientFace:
     ) -> None:
         self.store = store
         self.lease = checked_lease(lease)
+        if self.lease == DEFAULT_LEASE:  # nobody asked for it
+            self.lease = min(self.lease, backend.capabilities.longest_lease)
+        _fitting(backend.capabilities, self.lease)
         self.warn_after = checked_patience(warn_after)
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
@@ -177,7 +180,9 @@ class ClientFace:
         if foreign:
             refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)
-        seconds = self.lease if lease is None else checked_lease(lease)
+        seconds = self.lease
+        if lease is not None:
+            seconds = _fitting(self._backend.capabilities, checked_lease(lease))
         limit = None if max_hold is None else checked_lease(max_hold, what="max_hold")
         return Terms(
             self._full(name),
@@ -248,6 +253,12 @@ class ClientFace:
             raise Unsupported(f"layout={layout!r}: {self.store.url} has {there_is}")
         return layout
 
+    def _refuse_unless_offered(self, kind: str) -> None:
+        """Some stores cannot give some things: say so when they are made, with the reason."""
+        why = self._backend.capabilities.refuses.get(kind)
+        if why:
+            raise Unsupported(why)
+
     def _shown(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, name=bare(snapshot.name))
 
@@ -278,6 +289,17 @@ class ClientFace:
             raise ConfigurationError(
                 "attach() takes the text that hold.detach() gave, unchanged"
             ) from None
+
+
+def _fitting(capabilities: Capabilities, lease: float) -> float:
+    """Some stores refuse a lease that is too long."""
+    longest = capabilities.longest_lease
+    if lease > longest:
+        raise Unsupported(
+            f"lease={lease:g}: {capabilities.store} gives at most {longest:g} s at once; a hold is "
+            "renewed, so it may last longer than its lease"
+        )
+    return lease
 
 
 def checked_patience(warn_after: Seconds | None) -> float | None:

@@ -131,6 +131,7 @@ class Client(ClientFace):
     ) -> Semaphore:
         """A semaphore of so many permits, with the keywords of `lock`. A holder that dies gives its
         permits back when its lease ends. The same name with another number is an error."""
+        self._refuse_unless_offered("semaphore")
         terms = self._terms(
             "semaphore()", name, lease, renew, max_hold, fair, None, label, foreign,
             warn_after=warn_after,
@@ -150,6 +151,7 @@ class Client(ClientFace):
     ) -> Permits:
         """Permits that expire, each with an id of its own: any process that knows the id can renew
         or release it. ``lease`` (30 s) is how long one lasts."""
+        self._refuse_unless_offered("permits")
         seconds = self.lease if lease is None else lease
         terms = self._terms("permits()", name, seconds, False, None, fair, None, label, foreign)
         terms = terms._replace(slots=checked_permits(permits))
@@ -216,6 +218,7 @@ class Client(ClientFace):
     ) -> Latch:
         """A latch that opens when it was counted down ``count`` times. What is counted is forgotten
         ``keep`` seconds after the last count-down (a day)."""
+        self._refuse_unless_offered("latch")
         terms = self._terms("latch()", name, None, None, None, True, None, label, foreign)
         size = checked_number("count", count, MOST_COUNT)
         gate = terms._replace(slots=LATCH + size, take=0)
@@ -223,6 +226,7 @@ class Client(ClientFace):
 
     def barrier(self, name: str, parties: int, *, label: str = "", **foreign: Never) -> Barrier:
         """A barrier at which ``parties`` wait for each other, again and again."""
+        self._refuse_unless_offered("barrier")
         terms = self._terms("barrier()", name, None, None, None, True, None, label, foreign)
         size = checked_number("parties", parties, MOST_COUNT)
         return Barrier(self, terms._replace(slots=BARRIER + size), 0.0, size)
@@ -259,6 +263,7 @@ class Client(ClientFace):
         clock. Nobody runs again before ``at_least`` has passed since the last run began, though a
         new period has begun; a run that lasts longer than ``at_most`` loses its turn. ``name`` is
         the function's, unless it is given. Works on ``def`` and ``async def``."""
+        self._refuse_unless_offered("once_every")
         return once_every_by(lambda: self, period, name, at_least, at_most, label)
 
     def _on_lost(self, on_lost: object) -> object:

@@ -12,13 +12,14 @@ AGAIN = {
     1243: "a prepared statement is gone",
     1615: "a prepared statement is of older tables",
 }
+LEAST_RIGHTS = "who may not create tables needs those that `holdfast schema` prints;"
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {
     1044: (False, "this user may not use the database"),
     1045: (False, "the user name or the password is wrong"),
     1049: (False, "there is no such database"),
-    1142: (False, "docs/mysql.md lists the least rights that are needed"),
-    1143: (False, "docs/mysql.md lists the least rights that are needed"),
+    1142: (False, f"{LEAST_RIGHTS} docs/mysql.md lists the least rights"),
+    1143: (False, f"{LEAST_RIGHTS} docs/mysql.md lists the least rights"),
     1054: (False, "its tables were made by another version of holdfast, or by somebody else"),
     1290: (False, "it is read-only, a replica perhaps: give the address of the primary"),
     1792: (False, "it is read-only: transaction_read_only is on"),
@@ -61,5 +62,13 @@ def refuse_unfit(variables: dict[str, str], where: str) -> None:
         raise BackendError(
             f"{where} is a node of a Galera cluster (wsrep_on), where another node may not know "
             "yet what was locked here: use a single primary, or another store",
+            transient=False,
+        )
+    single = variables.get("group_replication_single_primary_mode", "ON")
+    if str(single).upper() in ("OFF", "0"):
+        raise BackendError(
+            f"{where} is a node of a replication group with several primaries "
+            "(group_replication_single_primary_mode is off), where another node may not know yet "
+            "what was locked here: use a single primary, or another store",
             transient=False,
         )

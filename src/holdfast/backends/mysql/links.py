@@ -8,6 +8,8 @@ come on it, and because a transaction that did not come to its end is undone so.
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import ssl
 import struct
@@ -162,6 +164,7 @@ class Link:
     def _careful(self, exchange: Callable[[Any, float], T], said: Any, budget: float) -> T:
         """Its errors as ours."""
         connection = self._connection
+        wire = connection._rfile  # PyMySQL lets go of it when it is interrupted
         connection._read_timeout = connection._write_timeout = budget
         try:
             return exchange(said, budget)
@@ -176,17 +179,19 @@ class Link:
             # Ctrl-C, say. Whoever was interrupted leaves next, on another connection, and must not
             # be faster than what it gives up: so its end is waited for, if it comes soon.
             self.broken = True
-            self._settle()
+            self._settle(wire)
             raise
 
-    def _settle(self) -> None:
+    def _settle(self, wire: Any) -> None:
         """Until the server has said all that it had to say, or long enough."""
-        sock, until = self._connection._sock, clock.now() + SETTLING
-        with contextlib.suppress(OSError, AttributeError):
-            while (rest := until - clock.now()) > 0:
-                sock.settimeout(min(rest, SILENCE))
-                if not sock.recv(65536):
+        pause, until = SETTLING, clock.now() + SETTLING
+        with contextlib.suppress(OSError, ValueError):
+            waiter = select.poll()
+            waiter.register(wire.fileno(), select.POLLIN)
+            while (rest := until - clock.now()) > 0 and waiter.poll(min(rest, pause) * 1000):
+                if not os.read(wire.fileno(), 65536):
                     return
+                pause = SILENCE  # it has begun to speak
 
     def _refused(self, error: pymysql.MySQLError, request: Any, budget: float) -> Exception:
         code, said = code_and_words(error)

@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS holdfast_transactions (
 CHECK = """
 SHOW VARIABLES WHERE Variable_name IN
     ('read_only', 'super_read_only', 'innodb_read_only', 'transaction_read_only', 'tx_read_only',
-     'wsrep_on')
+     'wsrep_on', 'group_replication_single_primary_mode')
 """
 # No locks on gaps; a row that stays locked for longer than any budget is waited for by nobody.
 SETTINGS = (

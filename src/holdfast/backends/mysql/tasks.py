@@ -168,7 +168,7 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         raise failed from error
     except BackendError:
         raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = TaskLink(connection, address.where)
     least = 0.001 if address.given is None else LOOKING

@@ -15,10 +15,11 @@ AGAIN = {
     "42P05": "a prepared statement is there already: a pooler gave us another connection",
     "0A000": "a prepared statement is of older tables",
 }
+LEAST_RIGHTS = "who may not create tables needs those that `holdfast schema` prints;"
 # Whether it is worth asking again, and what an operator can do.
 _CONDITIONS = {
     "25006": (False, "it is read-only, a standby perhaps: give the address of the primary"),
-    "42501": (False, "docs/postgresql.md lists the least rights that are needed"),
+    "42501": (False, f"{LEAST_RIGHTS} docs/postgresql.md lists the least rights"),
     "28P01": (False, "the user name or the password is wrong"),
     "28000": (False, "it does not let this user in: see its pg_hba.conf"),
     "3D000": (False, "there is no such database"),

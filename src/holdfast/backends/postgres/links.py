@@ -157,8 +157,12 @@ class Link:
         return explained(code, said.decode(errors="replace"), self._where)
 
     def furnishing(self) -> Waits:
-        """Make the tables, unless somebody did."""
-        return (yield from self.saying(schema.MAKE_TABLES))
+        """Make the tables, unless somebody did. If it fails, its transaction is still open."""
+        try:
+            return (yield from self.saying(schema.MAKE_TABLES))
+        except BaseException:
+            self.broken = True
+            raise
 
     def lost(self, error: Exception) -> BackendError:
         """What a failing socket means."""

@@ -30,17 +30,19 @@ SETTINGS = ("min-replicas-to-write", "save", "appendfsync", "maxclients")
 Facts = Mapping[str, str]
 
 
-def findings(address: Where) -> Iterator[Finding]:
-    """Of the server at this address."""
+def findings(address: Where, counted: int | str | None = None) -> Iterator[Finding]:
+    """Of the server at this address. ``counted``: how many replicas a claim is said to need."""
     link = Link(address, BUDGET)
     try:
-        yield from examined(link)
+        yield from examined(link, counted=counted)
     finally:
         link.close()
 
 
-def examined(link: Link) -> Iterator[Finding]:
-    """Of the server at the other end."""
+def examined(
+    link: Link, *, counted: int | str | None = None, clustered: bool = False
+) -> Iterator[Finding]:
+    """Of the server at the other end, which may be meant as a node of a cluster."""
     yield from _bells(link)
     info = _text(link.ask(packed("INFO"), BUDGET))
     if info is None:
@@ -57,7 +59,7 @@ def examined(link: Link) -> Iterator[Finding]:
         for name in SETTINGS
         if (said := _setting(link.ask(packed("CONFIG", "GET", name), BUDGET))) is not None
     }
-    yield from judged(facts, settings)
+    yield from judged(facts, settings, counted=counted, clustered=clustered)
 
 
 def _bells(link: Link) -> Iterator[Finding]:
@@ -72,13 +74,15 @@ def _bells(link: Link) -> Iterator[Finding]:
         )
 
 
-def judged(info: Facts, settings: Facts) -> Iterator[Finding]:
+def judged(
+    info: Facts, settings: Facts, *, counted: int | str | None = None, clustered: bool = False
+) -> Iterator[Finding]:
     """What the server says of itself. A setting that may not be asked for is missing."""
     yield _version(info)
-    yield from _role(info)
+    yield from _role(info, clustered)
     yield _eviction(info)
     yield from _persistence(info, settings)
-    yield _replicas(info, settings)
+    yield _replicas(info, settings, counted)
     most = int(settings.get("maxclients") or info.get("maxclients") or 0)
     yield room_for_connections(int(info.get("connected_clients", 0)), most, "maxclients")
 
@@ -94,7 +98,7 @@ def _version(info: Facts) -> Finding:
     return ok("version", f"Redis {version}")
 
 
-def _role(info: Facts) -> Iterator[Finding]:
+def _role(info: Facts, clustered: bool) -> Iterator[Finding]:
     if info.get("role") == "slave":
         yield bad(
             "role",
@@ -102,11 +106,11 @@ def _role(info: Facts) -> Iterator[Finding]:
             "locks",
             "give the master's address",
         )
-    if info.get("cluster_enabled") == "1":
+    if info.get("cluster_enabled") == "1" and not clustered:
         yield bad(
             "role",
             "a node of a cluster, asked as if it were alone: it refuses the names of other nodes",
-            "give a URL of the cluster, or another server",
+            "give a URL of the cluster: redis+cluster://host:port",
         )
     if info.get("loading") == "1":
         yield warn("role", "it is loading its data, and refuses until it has", "wait")
@@ -170,7 +174,7 @@ def _persistence(info: Facts, settings: Facts) -> Iterator[Finding]:
         )
 
 
-def _replicas(info: Facts, settings: Facts) -> Finding:
+def _replicas(info: Facts, settings: Facts, counted: int | str | None) -> Finding:
     count = int(info.get("connected_slaves", 0))
     least = int(settings.get("min-replicas-to-write", 0))
     if least > int(info.get("min_slaves_good_slaves", count)):
@@ -183,12 +187,14 @@ def _replicas(info: Facts, settings: Facts) -> Finding:
         return note(
             "replicas", "none: while this server is away nobody can take a lock", "add a replica"
         )
+    if counted is not None:
+        return ok("replicas", f"{count}, and a claim counts when they have it (replicas={counted})")
     if not least:
         return warn(
             "replicas",
             f"{count}, and it does not wait for any (min-replicas-to-write 0): one that takes over "
             "may not know the last locks",
-            "set min-replicas-to-write 1, and let everything that matters check fences",
+            "say replicas= in the URL, and let everything that matters check fences",
         )
     return ok("replicas", f"{count}, min-replicas-to-write {least}")
 

@@ -57,7 +57,7 @@ class Where(Protocol):
     generation: int  # grows when the server is another one: older links lead to where it was
     on_move: Callable[[], None]  # is called when it has grown, on any thread
     replicas: int  # how many there are known to be; 0: only the server itself knows
-    least: float  # seconds for connecting, whatever the budget, where somebody else waits for it
+    least: float  # seconds that connecting may take, whatever the budget
     patience: float  # how long who waits goes on asking while there is no server
 
     def connect(self, budget: float) -> tuple[Any, int]:

@@ -123,9 +123,19 @@ class ReplicatedBackend(RedisBackend):
         answers = await self._renewals(plan, claims, fences, replies, budget)
         if lacking is None:
             return answers
-        if any(fences):
-            raise BackendError(f"{self._where} renewed, but {lacking}")
-        return [GONE if isinstance(answer, Granted) else answer for answer in answers]
+        unknown = BackendError(f"{self._where} renewed, but {lacking}")
+        # A place that was granted is asked for as a claim. (A plain lock has no fence when held.)
+        counted: list[Granted | Busy | Gone | BackendError] = [
+            answer
+            if not isinstance(answer, Granted)
+            else unknown
+            if fence or claim.layout
+            else GONE
+            for answer, fence, claim in zip(answers, fences, claims, strict=True)
+        ]
+        if all(answer is unknown for answer in counted):
+            raise unknown
+        return counted
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         return await super().watch(claim, lambda _grant: wake(None), since)

@@ -68,7 +68,14 @@ LIVING = Script("living")
 SIMPLE_CLAIM = Script("simple_claim")
 SIMPLE_RENEW = Script("simple_renew")
 SIMPLE_RELEASE = Script("simple_release")
+# What is said to each node of a quorum.
+VOTE = Script("vote")
+SETTLE = Script("settle")
+UNDO = Script("undo")
+GIVE_BACK = Script("give_back")
+FOUND = Script("found")
 ALL = (
     CLAIM, RENEW, REFRESH, RELEASE, LEAVE, LOOK, TRANSFER, SHRINK, RESIZE,
     BREAK, LIVING, SIMPLE_CLAIM, SIMPLE_RENEW, SIMPLE_RELEASE,
+    VOTE, SETTLE, UNDO, GIVE_BACK, FOUND,
 )  # fmt: skip

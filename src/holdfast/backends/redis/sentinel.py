@@ -36,8 +36,9 @@ from holdfast.errors import BackendError
 PORT = 26379
 SHARE = 1 / 3  # of what is left of the budget, for one sentinel
 PAUSE = 0.1  # between the beginnings of two searches, after one that found nobody
-LEAST = 0.15  # for a search, which is two connections, whatever the budget: more than three times
-# as much as it takes on a busy machine. With a short lease a budget is shorter than that.
+# For a search, which is two connections, whatever the budget: with a short lease that is shorter
+# than connecting takes on a busy machine.
+LEAST = 0.3
 FRESH = 0.5  # so long what a sentinel said is remembered, by who had no time left to go there
 MOST_SENTINELS = 32  # that are remembered
 
@@ -77,7 +78,7 @@ class SentinelAddress:
 
     # As long as a failover may take before Sentinel itself begins anew, by default.
     patience = 180.0
-    least = 0.5  # a task goes on connecting while those who need it ask again
+    least = LEAST
 
     def __init__(
         self, kind: type, said: dict[str, Any], sentinels: Sequence[Address], service: str
@@ -101,6 +102,15 @@ class SentinelAddress:
             ("SENTINEL", "MASTER", service),
             ("SENTINEL", "SENTINELS", service),
         )
+
+    @property
+    def service(self) -> str:
+        return self._service
+
+    @property
+    def sentinels(self) -> list[Address]:
+        """Those that are known now."""
+        return list(self._sentinels)
 
     def check(self) -> None:
         """Refuse now what redis-py would refuse when it connects."""

@@ -107,10 +107,12 @@ class RedisStore:
             warn_of_eviction(self.url, info.result())
 
     def findings(self) -> Iterator[Finding]:
-        """What an examination of the server finds."""
-        from holdfast.backends.redis.health import findings  # only the doctor needs it
+        """What an examination of the server finds, and of the sentinels that lead to it."""
+        from holdfast.backends.redis import health, sentinel_health  # only the doctor needs them
 
-        return findings(self._address)
+        yield from health.findings(self._address, self._replicas)
+        if isinstance(self._address, SentinelAddress):
+            yield from sentinel_health.findings(self._address)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
@@ -142,6 +144,11 @@ def warn_of_eviction(where: str, info: Any) -> None:
 
 def open_redis(url: str) -> RedisStore:
     """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
+    return _opened(address_of_url(url))
+
+
+def address_of_url(url: str) -> Address:
+    """Not checked yet."""
     try:
         parts = urlsplit(url)
         refused = parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)
@@ -156,7 +163,7 @@ def open_redis(url: str) -> RedisStore:
         hint = NOT_READ
     if pool is None:
         raise ConfigurationError(f"not a Redis URL: {hint}")
-    return _opened(Address(pool.connection_class, dict(pool.connection_kwargs)))
+    return Address(pool.connection_class, dict(pool.connection_kwargs))
 
 
 def open_sentinel(url: str) -> RedisStore:
@@ -168,12 +175,17 @@ def open_redis_client(client: Any) -> RedisStore:
     """The server of an existing client, on connections of our own: with its address, its
     credentials and its TLS, without its pool, its retries and its decoding. Or its sentinels, if it
     was made by ``Sentinel.master_for``."""
+    return _opened(address_of_client(client))
+
+
+def address_of_client(client: Any) -> Address | SentinelAddress:
+    """Not checked yet."""
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
     if "connection_pool" in pool.connection_kwargs:
-        return _opened(sentinels_of_pool(pool))
-    return _opened(Address(pool.connection_class, dict(pool.connection_kwargs)))
+        return sentinels_of_pool(pool)
+    return Address(pool.connection_class, dict(pool.connection_kwargs))
 
 
 def _opened(address: Address | SentinelAddress) -> RedisStore:

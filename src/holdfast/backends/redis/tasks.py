@@ -291,11 +291,10 @@ class TaskTransport:
             if link.generation == self._address.generation:
                 return link
             self._look_where(link)
+        budget = max(budget, self._address.least)
         making = self._connecting
         if making is None or making.done() or making.get_loop() is not loop:
-            making = self._connecting = loop.create_task(
-                self._connect(max(budget, self._address.least))
-            )
+            making = self._connecting = loop.create_task(self._connect(budget))
             making.add_done_callback(_seen)
         try:
             async with asyncio.timeout(budget):

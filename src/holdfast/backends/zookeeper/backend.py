@@ -56,7 +56,7 @@ NEVER = float("inf")
 GONE = Gone()
 # A write is forced to the disks of a majority. A budget is a part of a lease, and of a very short
 # lease so little would be left that a server that is merely busy were called away.
-LEAST_BUDGET = 0.05
+LEAST_BUDGET = 0.15
 
 
 class ZooKeeperBackend:

@@ -4,9 +4,10 @@ What a look cannot tell is not made up:
 
 - Between two looks at a name those holds that are new were granted. There may have been more, which
   came and went in between: hand-overs are **at least** so many.
-- A hold that is gone was released, broken, or ran out. That it ran out is said only if its lease
-  was to end before the second look, and the looks were close together: a live holder renews long
-  before. What runs once per period, and the count-downs of a latch, are meant to run out.
+- A hold that is gone was released, broken, or has lapsed: its lease ran out. That is said only if
+  the lease was to end before the second look (`watching` has the rule), and the looks were close
+  together: a live holder renews long before. What runs once per period, and the count-downs of a
+  latch, are meant to lapse.
 - Of a store with very many names only some are looked at in each round: those on the screen, those
   that somebody waits for, and the next few of all the others, in turn. Of what was seen at most
   ``MOST_KEPT`` are kept, the contended and the longest held.
@@ -22,6 +23,7 @@ from enum import Enum
 
 from holdfast.cli.desk import Address, Sight
 from holdfast.cli.picture import kind_and_size
+from holdfast.cli.watching import LAPSED, Event, changes
 from holdfast.model import Snapshot
 
 MOST_LOOKS = 200
@@ -36,7 +38,7 @@ class Order(Enum):
     WAIT = "wait"
     HOLD = "hold"
     RATE = "hand-overs"
-    LOST = "ran out"
+    LAPSED = "lapsed"
     NAME = "name"
 
     def next(self) -> Order:
@@ -51,7 +53,7 @@ class Seen:
     sight: Sight
     at: float
     rate: float = 0.0  # hand-overs per second, at least
-    ran_out: int = 0
+    lapsed: int = 0
 
     @property
     def snapshot(self) -> Snapshot:
@@ -71,24 +73,24 @@ def followed(before: Seen | None, sight: Sight, at: float) -> Seen:
     if before is None:
         return Seen(sight, at)
     apart = max(at - before.at, 1e-6)
-    known = {holder.fence for holder in before.snapshot.holders}
-    fresh = sum(holder.fence not in known for holder in sight.snapshot.holders)
+    happened = _between(before, sight.snapshot)
+    granted = sum(event.holder is not None for event in happened)
     fades = math.exp(-apart / MEMORY)
-    rate = fades * before.rate + (1 - fades) * fresh / apart
-    return Seen(sight, at, rate, before.ran_out + ran_out(before, sight))
+    rate = fades * before.rate + (1 - fades) * granted / apart
+    return Seen(sight, at, rate, before.lapsed + _lapsed(before, happened))
 
 
-def ran_out(before: Seen, after: Sight) -> int:
+def _between(before: Seen, after: Snapshot) -> list[Event]:
+    passed = after.now - before.snapshot.now
+    return list(changes(before.snapshot, after, passed if 0 < passed <= CLOSE else None))
+
+
+def _lapsed(before: Seen, happened: Iterable[Event]) -> int:
     """How many holds are gone although nobody can have released them, as far as can be told."""
-    apart = after.snapshot.now - before.snapshot.now
     kind, _ = kind_and_size(before.snapshot)
-    if before.sight.address.once or kind == "latch" or not 0 < apart <= CLOSE:
+    if before.sight.address.once or kind == "latch":
         return 0
-    still = {holder.fence for holder in after.snapshot.holders}
-    return sum(
-        holder.remaining <= apart and holder.fence not in still
-        for holder in before.snapshot.holders
-    )
+    return sum(event.how == LAPSED for event in happened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Totals:
     contended: int
     waiting: int
     rate: float
-    ran_out: int
+    lapsed: int
 
 
 class Model:
@@ -106,7 +108,7 @@ class Model:
         self._names: list[Address] = []
         self._seen: dict[Address, Seen] = {}
         self._turn = -1
-        self._ran_out = 0  # of names that are free by now
+        self._lapsed = 0  # of names that are free by now
 
     def found(self, names: Iterable[Address], at: float) -> None:
         """All names that are held or waited for, at our time ``at``. Those that were known and are
@@ -117,13 +119,13 @@ class Model:
             seen = self._seen.pop(address)
             # Nothing tells the store's time of this: ours has passed as fast.
             free = Snapshot("", 0, (), (), seen.snapshot.now + (at - seen.at))
-            self._ran_out += seen.ran_out + ran_out(seen, Sight(address, free))
+            self._lapsed += seen.lapsed + _lapsed(seen, _between(seen, free))
 
     def saw(self, sight: Sight, at: float) -> None:
         """One look at one name."""
         after = followed(self._seen.get(sight.address), sight, at)
         if sight.is_free:
-            self._ran_out += after.ran_out
+            self._lapsed += after.lapsed
             self._seen.pop(sight.address, None)
             return
         self._seen[sight.address] = after
@@ -161,7 +163,7 @@ class Model:
             sum(bool(one.snapshot.waiters) for one in seen),
             sum(len(one.snapshot.waiters) for one in seen),
             sum(one.rate for one in seen),
-            self._ran_out + sum(one.ran_out for one in seen),
+            self._lapsed + sum(one.lapsed for one in seen),
         )
 
 
@@ -171,7 +173,7 @@ _KEYS: dict[Order, Callable[[Seen], tuple[float, ...]]] = {
     Order.WAIT: lambda seen: (seen.waited_since, seen.held_since),
     Order.HOLD: lambda seen: (seen.held_since,),
     Order.RATE: lambda seen: (-seen.rate, seen.waited_since),
-    Order.LOST: lambda seen: (-seen.ran_out, seen.waited_since),
+    Order.LAPSED: lambda seen: (-seen.lapsed, seen.waited_since),
 }
 
 

@@ -24,7 +24,7 @@ COLUMNS = (
     Column("WAIT", right=True),
     Column("LONGEST", right=True),
     Column("≥/s", right=True),
-    Column("RAN OUT", right=True),
+    Column("LAPSED", right=True),
 )
 PEOPLE = (
     Column(""),
@@ -48,12 +48,12 @@ HELP = """\
 ⏎ look at a name: all who hold it and wait for it, in order
 b break a hold, after a question that shows its holder and its fence
 / show only names, holders and labels with some text in them; esc clears
-s sort by: longest wait, longest hold, hand-overs, ran out, name
+s sort by: longest wait, longest hold, hand-overs, lapsed, name
 q quit   Ctrl-Z suspend
 
 HELD is for how long, WAIT how many wait, LONGEST the one who has waited
 longest. ≥/s is hand-overs a second that were seen:
-between two looks there may be more. RAN OUT are holds that ended with
+between two looks there may be more. LAPSED are holds that ended with
 their lease and without a release, as far as that was seen here.
 Of a store with very many names some are looked at in each round: those
 shown, those waited for, and the others in turn."""
@@ -120,7 +120,7 @@ def _counts(scene: Scene, operator: Operator, width: int) -> Line:
         f"{totals.names} names{known}",
         f"{totals.contended} waited for by {totals.waiting}",
         f"hand-overs ≥ {totals.rate:.1f}/s",
-        *([f"ran out {totals.ran_out}"] if totals.ran_out else []),
+        *([f"lapsed {totals.lapsed}"] if totals.lapsed else []),
         f"by {operator.order.value}",
     ]
     if operator.filter and operator.mode is not Mode.FILTER:
@@ -167,7 +167,7 @@ def _row(seen: Seen) -> list[str]:
         str(len(snapshot.waiters)),
         brief(snapshot.now - seen.waited_since) if snapshot.waiters else "-",
         f"{seen.rate:.1f}",
-        str(seen.ran_out or ""),
+        str(seen.lapsed or ""),
     ]
 
 

@@ -20,7 +20,7 @@ from holdfast.cli.options import HELP, add_store, client_of, exits
 from holdfast.errors import HoldfastError
 
 SHELLS = ("bash", "zsh", "fish")
-NAMED = ("run", "ls", "show", "break", "watch")  # whose first argument is a name
+NAMED = ("run", "ls", "show", "break", "watch", "top")  # whose first argument is a name
 PATIENCE = 0.5
 MOST = 200
 HARMLESS = re.compile(r"[A-Za-z0-9_.,:/@%+=-]+").fullmatch

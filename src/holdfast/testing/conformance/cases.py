@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,39 +13,51 @@ Body = Callable[[World], Coroutine[Any, Any, None]]
 E = TypeVar("E", bound=BaseException)
 
 CASES: list[Case] = []
+# What all cases of a module are about, where a store may refuse to give it (its capabilities say).
+ABOUT = {
+    "semaphores": "semaphore", "expiring": "permits", "gates": "latch", "barriers": "barrier",
+    "periods": "once_every", "scheduled": "once_every",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One behaviour. ``only`` is a face, ``processes`` asks for a store that reaches so far,
-    ``tidy`` False says that the case leaves something behind on purpose."""
+    ``tidy`` False says that the case leaves something behind on purpose, ``needs`` what a store may
+    not give (see `ABOUT`, or "arrival order"): then it is not run there."""
 
     name: str
     body: Body
     only: str
     processes: bool
     tidy: bool
+    needs: str
 
 
-def case(*, only: str = "", processes: bool = False, tidy: bool = True) -> Callable[[Body], Body]:
+def case(
+    *, only: str = "", processes: bool = False, tidy: bool = True, needs: str = ""
+) -> Callable[[Body], Body]:
     """Add it to `CASES`."""
 
     def add(body: Body) -> Body:
         name = body.__name__.removeprefix("test_")
         assert name not in {known.name for known in CASES}, f"two cases are called {name}"
-        CASES.append(Case(name, body, only, processes, tidy))
+        about = ABOUT.get(body.__module__.rpartition(".")[2], "")
+        CASES.append(Case(name, body, only, processes, tidy, needs or about))
         return body
 
     return add
 
 
-def cases_for(across: str) -> list[tuple[Case, str]]:
-    """What a store that reaches so far (as its capabilities say) must pass: (case, face)."""
+def cases_for(across: str, lacks: Container[str] = ()) -> list[tuple[Case, str]]:
+    """What a store that reaches so far, and gives all but these (as its capabilities say), must
+    pass: (case, face)."""
     return [
         (case, face)
         for case in CASES
         for face in WORLDS
         if case.only in ("", face) and not (case.processes and across == "process")
+        if not case.needs or case.needs not in lacks
     ]
 
 

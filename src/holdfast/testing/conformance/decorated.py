@@ -217,7 +217,7 @@ async def test_readers_run_together_and_a_writer_runs_alone(world: World) -> Non
                             await world.call(raising())
 
 
-@case()
+@case(needs="semaphore")
 async def test_as_many_run_together_as_the_semaphore_has_and_no_more(world: World) -> None:
     client, other = world.client(), world.client()
     for taken in range(4):
@@ -235,7 +235,7 @@ async def test_as_many_run_together_as_the_semaphore_has_and_no_more(world: Worl
                         await world.call(raising())
 
 
-@case()
+@case(needs="semaphore")
 async def test_calls_meet_inside_as_far_as_their_kind_allows(world: World) -> None:
     client = world.client()
     ways: list[tuple[dict[str, Any], int]] = [

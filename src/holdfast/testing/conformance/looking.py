@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 
-from holdfast import HoldfastError, HoldLost, NotHeld
+from holdfast import HoldfastError, HoldLost, NotHeld, Unsupported
 from holdfast.testing.conformance.beside import SOON
 from holdfast.testing.conformance.cases import case, raises
 from holdfast.testing.conformance.worlds import World
@@ -98,6 +99,30 @@ async def test_statistics_count_what_this_client_did(world: World) -> None:
     assert (seen.held, seen.waiting) == (0, 0)
     assert sum(seen.wait_time) == sum(seen.hold_time) == 3
     assert other.statistics().acquired == 1
+
+
+@case()
+async def test_what_the_store_refuses_it_refuses_when_it_is_made_and_says_why(world: World) -> None:
+    client = world.client()
+    seen = client.capabilities
+    made: dict[str, Callable[[], object]] = {
+        "semaphore": lambda: client.raw.semaphore("a", 3),
+        "permits": lambda: client.raw.permits("a", 3),
+        "latch": lambda: client.raw.latch("a", 3),
+        "barrier": lambda: client.raw.barrier("a", 3),
+        "once_every": lambda: client.raw.once_every("1h"),
+    }
+    assert seen.refuses.keys() <= made.keys()
+    for kind, make in made.items():
+        if kind in seen.refuses:
+            with raises(Unsupported, seen.refuses[kind]):
+                make()
+        else:
+            assert make() is not None
+    if seen.longest_lease < 1e6:
+        for refused in (lambda: client.lock("a", lease=1e6), lambda: world.client(lease=1e6)):
+            with raises(Unsupported, f"{seen.longest_lease:g} s"):
+                refused()
 
 
 @case()

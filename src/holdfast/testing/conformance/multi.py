@@ -275,7 +275,7 @@ async def test_halves_of_a_read_write_lock_can_be_among_them(world: World) -> No
     assert not await other.names()
 
 
-@case()
+@case(needs="semaphore")
 async def test_a_name_of_another_kind_is_told_and_the_others_are_given_back(world: World) -> None:
     client, other = world.client(), world.client()
     async with other.semaphore("b", 3):
@@ -285,7 +285,7 @@ async def test_a_name_of_another_kind_is_told_and_the_others_are_given_back(worl
         assert await other.names() == ["b"]
 
 
-@case()
+@case(needs="semaphore")
 async def test_what_cannot_be_among_them_is_refused_before_any_request(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)

@@ -31,7 +31,7 @@ async def test_processes_exclude_each_other(world: World) -> None:
     assert await client.lock("a").try_acquire() is not None
 
 
-@case(processes=True)
+@case(processes=True, needs="arrival order")
 async def test_waiters_of_several_processes_are_served_in_arrival_order(world: World) -> None:
     client = world.client()
     children = [world.child() for _ in range(3)]
@@ -64,7 +64,7 @@ async def test_what_a_killed_process_held_is_recovered(world: World) -> None:
     assert time.monotonic() - killed < 2 * 1.25 + 1 and hold.fence > fence
 
 
-@case(processes=True)
+@case(processes=True, needs="arrival order")
 async def test_a_killed_waiter_is_passed_over(world: World) -> None:
     client, other = world.client(), world.client()
     children = [world.child() for _ in range(2)]

@@ -29,7 +29,8 @@ async def test_a_writer_that_releases_while_it_reads_lets_others_read(world: Wor
     waiters = [world.spawn(waits) for _ in range(2)]
     await world.until_waiting(other, "a", 2)
     await writing.release()
-    assert not (await other.inspect("a")).waiters, "the release served them in its own step"
+    if client.capabilities.wakes != "ask":  # else they were only rung
+        assert not (await other.inspect("a")).waiters, "the release served them in its own step"
     assert min([await waiter.join() for waiter in waiters]) > reading.fence
     assert reading.is_held and reading.fence == writing.fence
     assert rw.read().is_held and not rw.write().is_held

@@ -155,7 +155,7 @@ async def test_a_writer_gets_its_turn_in_a_stream_of_readers_that_never_ends(
         await reader.join(30)
 
 
-@case()
+@case(needs="arrival order")
 async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
     world: World,
 ) -> None:
@@ -165,7 +165,9 @@ async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
     for who in ("r1", "r2", "r3", "w1", "r4", "r5", "w2"):
         await visitors.comes(who)
     await writing.release()
-    assert len((await client.inspect("a")).holders) == 3, "one step of the store served all three"
+    if client.capabilities.wakes != "ask":  # else they were only rung
+        holders = (await client.inspect("a")).holders
+        assert len(holders) == 3, "one step of the store served all three"
     await visitors.are_in("r1", "r2", "r3")
     await visitors.goes("r1")
     await visitors.goes("r3")
@@ -316,7 +318,7 @@ async def test_a_half_that_is_not_held_cannot_be_released(world: World) -> None:
         assert rw.write().is_held
 
 
-@case()
+@case(needs="semaphore")
 async def test_a_name_is_a_lock_or_a_semaphore_or_a_read_write_lock(world: World) -> None:
     clients = world.client(), world.client()
     kinds: dict[str, list[Any]] = {

@@ -260,6 +260,8 @@ def the_keeper_dies_at_the_first_error() -> Iterator[None]:
             self._stopped = True
             return
         for entry, answer in zip(work, answers, strict=True):
+            if answer is None:
+                continue
             if isinstance(entry, ledger.Held):
                 self._renewed(entry, entry.claim, sent, sent, answer)
             else:

@@ -24,7 +24,7 @@ from holdfast.testing.simulation.redis import RedisServer, SimRedisBackend, SimT
 from holdfast.testing.simulation.world import Node, SimSignal, World
 
 REPLICAS = 2
-LAGS = (0.001, 0.01, 0.1, 1.0)  # seconds, on average, that a step takes to a replica
+LAGS = (0.005, 0.1, 0.4, 1.5)  # seconds, on average, that a step takes to a replica
 Data = tuple[dict[bytes, Any], dict[bytes, int]]
 
 
@@ -60,7 +60,8 @@ class Forgetful(RedisServer):
         ]
 
     def _data(self) -> Data:
-        return copy.deepcopy((self._redis.values, self._redis.expiries))
+        values = {key: _copied(value) for key, value in self._redis.values.items()}
+        return values, dict(self._redis.expiries)
 
     def amnesia(self) -> None:
         super().amnesia()
@@ -126,6 +127,10 @@ class Forgetful(RedisServer):
 
     def chosen(self) -> Replica:
         return self.world.dice.choice(self._replicas)
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else copy.deepcopy(value)
 
 
 class Replicated(Forgetful):

@@ -117,7 +117,7 @@ class Scenario:
             task, _name = dice.choice(self.workers)
             world.at(dice.uniform(0, TROUBLE), world.cancel, task)
         if self.server.fails_over:
-            for _ in range(dice.choice((1, 2, 4))):
+            for _ in range(dice.choice((2, 4, 6))):
                 world.at(dice.uniform(1, TROUBLE - 3), self.fail_over)
         elif dice.random() < 0.25:
             world.at(dice.uniform(2, TROUBLE - 5), self.restart, dice.random() < 0.5)

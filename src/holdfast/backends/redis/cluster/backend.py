@@ -24,6 +24,8 @@ from holdfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Sn
 
 # How often a batch is sent again to where its names are said to be, before each is asked alone.
 PASSES = 2
+# What another node, or the same one a little later, may have an answer to.
+UNSETTLED = (Redirected, Unsettled, Unreachable)
 
 
 class ClusterBackend:
@@ -68,12 +70,27 @@ class ClusterBackend:
         return None if node is None else node[0].release_at_once(claim, min(budget, PATIENCE))
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        """Mostly the node that is believed to serve it does, and nothing more is needed."""
+        began = self._now()
+        node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
+        if node is not None and not claim.layout:
+            try:
+                return await node[0].claim(claim, min(budget, PATIENCE))
+            except UNSETTLED:
+                budget = max(began + budget - self._now(), 0.001)
         answer: Granted | Busy | Differs = await self._ask(
             claim.name, claim.layout, lambda node, rest: node.claim(claim, rest), budget
         )
         return answer
 
     async def release(self, claim: Claim, budget: float) -> bool:
+        began = self._now()
+        node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
+        if node is not None and not claim.layout:
+            try:
+                return await node[0].release(claim, min(budget, PATIENCE))
+            except UNSETTLED:
+                budget = max(began + budget - self._now(), 0.001)
         done: bool = await self._ask(
             claim.name, claim.layout, lambda node, rest: node.release(claim, rest), budget
         )

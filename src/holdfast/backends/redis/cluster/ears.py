@@ -11,7 +11,9 @@ The rules:
 1. A name is heard when its node has confirmed it; from then on claims say where ('home'), and all
    who wait for it are rung once: a bell before that rang nobody, so they ask.
 2. When its slot moves the node says so and hears no more (classic: the map says so): the name is
-   subscribed at the new node, and rule 1 applies again. So it does when a connection breaks.
+   subscribed at the new node, and rule 1 applies again. So it does when a connection breaks. What
+   only the map says is tried, and the name is heard where it was until it is heard there: a map
+   may be older than what we know, and a name that is heard nowhere loses its place.
 3. A name that nobody waits for any more is heard for a while yet: who waited once waits again.
 """
 
@@ -168,19 +170,16 @@ class Ears:
 
     def _subscribe(self, name: str, said: dict[str, list[bytes]]) -> None:
         seat = self._slots.owners[slot_of(name)]
-        before = self._asked_at.get(name)
-        if not seat or seat == before:
+        if not seat or seat == self._asked_at.get(name):
             return
-        if before is not None:
-            self._unsubscribe(name, said)
         self._asked_at[name] = seat
         self._names[self._channel(name)] = name
         said.setdefault(seat, []).append(self._packed(SUBSCRIBE, name))
 
     def _unsubscribe(self, name: str, said: dict[str, list[bytes]]) -> None:
-        seat = self._asked_at.pop(name)
-        self._heard.pop(name, None)
-        if seat in self._ears:
+        seats = {self._asked_at.pop(name, "")}
+        seats.add(self._heard.pop(name, ("", 0.0))[0])
+        for seat in seats & self._ears.keys():
             said.setdefault(seat, []).append(self._packed(UNSUBSCRIBE, name))
 
     def _packed(self, verb: str, name: str) -> bytes:
@@ -199,8 +198,7 @@ class Ears:
             for name in gone:
                 idle.pop(name, None)
         for name in gone:
-            if name in self._asked_at:
-                self._unsubscribe(name, said)
+            self._unsubscribe(name, said)
             self._names.pop(self._channel(name), None)
 
     def _say(self, seat: str, commands: list[bytes]) -> None:
@@ -225,15 +223,18 @@ class Ears:
             return
         channel = push[1].decode(errors="replace") if len(push) > 1 and push[1] else ""
         name = self._names.get(channel)
-        if name is None or self._asked_at.get(name) != seat:
+        if name is None:
             return
         if kind.endswith(b"unsubscribe"):
-            # Its slot has gone elsewhere. (What we let go ourselves is not asked for any more.)
-            self._forget(name)
-            self._hold_back()
-        elif kind.endswith(b"subscribe"):
+            # Its slot has gone elsewhere. (What we let go ourselves is not heard there any more.)
+            if self._forget(name, seat):
+                self._hold_back()
+        elif kind.endswith(b"subscribe") and self._asked_at.get(name) == seat:
             self._pause = 0.0
+            before = self._heard.get(name)
             self._heard[name] = (seat, clock.now())
+            if before is not None and before[0] != seat and before[0] in self._ears:
+                self._say(before[0], [self._packed(UNSUBSCRIBE, name)])
             for claim_id in list(self._wanted.get(name, ())):
                 self.bells.ring(claim_id, None)
 
@@ -246,9 +247,9 @@ class Ears:
                 self._drop(other)
         elif isinstance(error, Redirected):
             self._slots.moved(error.slot, self._slots.told(error.seat, seat))
-            for name, where in list(self._asked_at.items()):
-                if where == seat and slot_of(name) == error.slot:
-                    self._forget(name)
+            for name in list(self._asked_at):
+                if slot_of(name) == error.slot:
+                    self._forget(name, seat)
             self._hold_back()
         else:
             self._drop(seat)
@@ -257,18 +258,26 @@ class Ears:
                 log.warning("holdfast: hand-overs will be slow, bells are refused: %s", error)
                 self._not_before = clock.now() + REFUSED_PAUSE
 
-    def _forget(self, name: str) -> None:
-        self._asked_at.pop(name, None)
-        self._heard.pop(name, None)
+    def _forget(self, name: str, seat: str) -> bool:
+        """It is not heard there any more, nor will be; whether it was, or would have been."""
+        was = False
+        if self._heard.get(name, ("", 0.0))[0] == seat:
+            del self._heard[name]
+            was = True
+        if self._asked_at.get(name) == seat:
+            del self._asked_at[name]
+            was = True
+        if name in self._heard and name not in self._asked_at:
+            self._asked_at[name] = self._heard[name][0]
+        return was
 
     def _drop(self, seat: str) -> None:
         """All that was heard there must be heard elsewhere, or there again."""
         ear = self._ears.pop(seat, None)
         if ear is not None:
             ear.close()
-        for name, where in list(self._asked_at.items()):
-            if where == seat:
-                self._forget(name)
+        for name in list(self._asked_at):
+            self._forget(name, seat)
         self._hold_back()
 
     def _hold_back(self) -> None:

@@ -108,15 +108,21 @@ class Asking:
         return (await self.calls([command], budget))[0]
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        return (await self._transport.calls(_behind_asking(commands), budget))[1::2]
+        return _answers(await self._transport.calls(_behind_asking(commands), budget))
 
     async def settled(
         self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
     ) -> list[Any]:
         both = _behind_asking(commands)
         *answers, last = await self._transport.settled(both, replicas, wait_ms, budget)
-        return [*answers[1::2], last]
+        return [*_answers(answers), last]
 
 
 def _behind_asking(commands: Sequence[bytes]) -> list[bytes]:
     return [part for command in commands for part in (_ASKING, command)]
+
+
+def _answers(both: Sequence[Any]) -> list[Any]:
+    """To the commands; or why ASKING was refused, without which they mean nothing."""
+    pairs = zip(both[::2], both[1::2], strict=True)
+    return [asking if isinstance(asking, ServerError) else answer for asking, answer in pairs]

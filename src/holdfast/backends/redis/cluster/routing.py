@@ -28,7 +28,7 @@ Verb = Callable[[NodeBackend, float], Awaitable[T]]
 # The node as it is asked, and as it is asked for what is just arriving there.
 Node = tuple[NodeBackend, NodeBackend]
 
-MOST_HOPS = 64
+MOST_HOPS, MOST_AT_ONCE = 64, 3
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 # For one node that is asked for the map, and for whoever needs it when its own time is over: the
 # next one who asks must not run into the same silence.
@@ -63,7 +63,7 @@ class Router:
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
         seat, just_now = self.slots.owners[slot], False
-        for _ in range(MOST_HOPS):
+        for hop in range(MOST_HOPS):
             began = clock.now()
             if not seat:
                 seat = await self.owner(slot, until)
@@ -74,6 +74,8 @@ class Router:
                 return answer
             except Redirected as error:
                 seat, just_now = self.follow(error, seat), error.just_now
+                if hop >= MOST_AT_ONCE:  # they point at each other
+                    pause = await self._rest(pause, until, error)
                 if not just_now:
                     await self.learn(until)
                 failure: BackendError = error

@@ -121,11 +121,15 @@ class SlotMap:
         self._learning = False
 
     def whom_to_ask(self, but: str, now: float) -> list[str]:
-        """In any order, so that not all clients ask the same; the silent, and the one whose word is
-        in doubt, come last."""
+        """In any order, so that not all clients ask the same; masters first, who hear of changes
+        first; the silent, and the one whose word is in doubt, come last."""
         seats = list(dict.fromkeys([*self._ids, *self._seeds]))
         random.shuffle(seats)
-        return sorted(seats, key=lambda seat: (seat == but) + self.is_silent(seat, now))
+
+        def doubt(seat: str) -> tuple[int, bool]:
+            return (seat == but) + self.is_silent(seat, now), seat not in self._ids
+
+        return sorted(seats, key=doubt)
 
     # ---- who is silent -----------------------------------------------------------------------
 

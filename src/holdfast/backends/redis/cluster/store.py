@@ -10,10 +10,11 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.backend import Transport
 from holdfast.backends.redis.cluster.backend import ClusterBackend
 from holdfast.backends.redis.cluster.ears import Ears
@@ -29,6 +30,7 @@ import redis  # isort: skip  (after `store`, which says what is missing if it is
 from holdfast.backends.redis.links import Address, parameters_of  # isort: skip
 
 MOST_SHOWN = 3
+LEAST_TO_CONNECT = 0.5
 NOT_READ = (
     "redis+cluster://user:password@host:port,host:port is one, with rediss+cluster:// for TLS; a "
     "cluster has no databases, and / ? # @ in a password are written as %2F %3F %23 %40"
@@ -99,7 +101,17 @@ class ClusterStore:
 
     def _address(self, seat: str) -> Address:
         host, port = host_and_port(seat)
-        return Address(self._kind, {**self._said, "host": host, "port": port})
+        address = Address(self._kind, {**self._said, "host": host, "port": port})
+        # Each node is connected to when a name there is first asked for, in the little time that
+        # this has: so a task goes on connecting while those who need it ask again.
+        address.least = LEAST_TO_CONNECT
+        return address
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the masters finds."""
+        from holdfast.backends.redis.cluster.health import findings  # only the doctor needs it
+
+        return findings(self._address, self._slots.masters)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""

@@ -136,7 +136,7 @@ local function next_fence(book)
 end
 
 local function keep_holds(book)
-  local ends = book.now + KEEP * 1000
+  local ends = math.max(book.now, book.last) + KEEP * 1000
   for _, hold in pairs(book.holds) do
     ends = math.max(ends, hold.ends)
   end
@@ -181,7 +181,7 @@ end
 -- names: 's' (sharded) or 'c' (classic), the beginning of the node's id, and the process. Counts are
 -- of one node, so who listened elsewhere is not known to be gone. And who is gone is not rung: what
 -- is published may be heard at another node, by somebody who would believe in a grant that was none.
-local function ring_in_cluster(book, place, message, kind, node, ear)
+local function ring_in_cluster(book, message, kind, node, ear)
   local channel = 'hf:bell:' .. ear .. ':' .. book.key
   local count = kind == 's' and 'SHARDNUMSUB' or 'NUMSUB'
   if string.sub(redis.call('CLUSTER', 'MYID'), 1, #node) == node
@@ -189,7 +189,11 @@ local function ring_in_cluster(book, place, message, kind, node, ear)
   then
     return false
   end
-  redis.call(kind == 's' and 'SPUBLISH' or 'PUBLISH', channel, message)
+  if kind == 's' then
+    redis.call('SPUBLISH', channel, message)
+  else
+    redis.call('PUBLISH', channel, message)
+  end
   return true
 end
 
@@ -201,7 +205,7 @@ local function ring(book, place, message)
   end
   local kind, node, ear = string.match(place.home, '^([sc])(%x+):(%S+)$')
   if kind then
-    return ring_in_cluster(book, place, message, kind, node, ear)
+    return ring_in_cluster(book, message, kind, node, ear)
   end
   return redis.call('PUBLISH', 'hf:bell:' .. place.home, message) > 0
 end

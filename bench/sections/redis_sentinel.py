@@ -1,0 +1,108 @@
+"""Redis behind Sentinel when nobody is in the way: against one node, and what replicas cost.
+
+Sentinel is asked when a connection is made, not when something is locked. The target is about that:
+the same master, found by Sentinel, against the same by its address. Beside it stands a node that
+has no replicas: it has less to do, and its machine, too. ``replicas=1`` waits for one of two to
+acknowledge each claim. One thread, and 100 tasks, which share their waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import holdfast
+import holdfast.aio
+
+from ._line import Line, number, times
+from ._rounds import Rounds, Subject, interleaved
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from servers.redis_sentinel import RedisSentinels
+from servers.redis_server import RedisServer
+
+WITHIN = 1.15  # target: so many times as long as one node takes, at most
+TASKS = 100
+MASTER, ONE = "its master", "a node without replicas"
+SENTINEL, REPLICAS = "Sentinel", "Sentinel, replicas=1"
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (4, 0.1) if quick else (15, 0.3)
+    with RedisServer() as node, RedisSentinels() as servers:
+        urls = {
+            ONE: node.url,
+            MASTER: servers.servers[servers.master].url,
+            SENTINEL: servers.url,
+            REPLICAS: f"{servers.url}?replicas=1",
+        }
+        return [
+            *_lines("1 thread", _threads(urls, rounds, seconds), 1),
+            *_lines(f"{TASKS} tasks, a name each", _tasks(urls, rounds, seconds), TASKS),
+        ]
+
+
+def _lines(who: str, found: Rounds, many: int) -> list[Line]:
+    """``many`` is how many cycles were counted as one, because they ran at the same time."""
+    rate = {name: many * found.per_second(name) for name in found.seconds}
+    shown = {name: f"{name} {number(value)}/s" for name, value in rate.items()}
+    ours, counted = rate[SENTINEL], rate[REPLICAS]
+    speed = found.faster(SENTINEL, MASTER)
+    return [
+        times(f"{who}: Sentinel", ours, "cycles/s", shown[MASTER], speed, round(1 / WITHIN, 2)),
+        Line(f"{who}: Sentinel", ours, "cycles/s", shown[ONE], _times(found, SENTINEL, ONE)),
+        Line(
+            f"{who}: replicas=1",
+            counted,
+            "cycles/s",
+            shown[SENTINEL],
+            _times(found, REPLICAS, SENTINEL),
+        ),
+    ]
+
+
+def _times(found: Rounds, subject: str, other: str) -> str:
+    return f"{found.faster(subject, other):.2f}×"
+
+
+def _threads(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
+    clients = {name: holdfast.connect(url) for name, url in urls.items()}
+    subjects = {name: _cycle(client) for name, client in clients.items()}
+    found = interleaved(subjects, rounds=rounds, seconds=seconds)
+    for client in clients.values():
+        client.close()
+    return found
+
+
+def _cycle(client: holdfast.Client) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with client.lock("orders:42"):
+                pass
+
+    return cycle
+
+
+def _tasks(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
+    with asyncio.Runner() as runner:
+        clients = {name: holdfast.aio.connect(url) for name, url in urls.items()}
+        subjects = {name: _crowd(runner, client) for name, client in clients.items()}
+        found = interleaved(subjects, rounds=rounds, seconds=seconds)
+        for client in clients.values():
+            runner.run(client.close())
+    return found
+
+
+def _crowd(runner: asyncio.Runner, client: holdfast.aio.Client) -> Callable[[int], object]:
+    async def one(name: str, count: int) -> None:
+        for _ in range(count):
+            async with client.lock(name):
+                pass
+
+    async def all_of_them(count: int) -> None:
+        await asyncio.gather(*[one(f"orders:{index}", count) for index in range(TASKS)])
+
+    return lambda count: runner.run(all_of_them(count))

@@ -1,0 +1,127 @@
+"""Redlock when nobody is in the way: against one node, and against the Redlocks of others.
+
+All nodes are on this machine, so that their work and ours share its processors, and a node more
+costs more than it would elsewhere. What counts where nodes are far is how often one waits for the
+slowest of them: so cycles are measured with a distance of some milliseconds as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pottery
+import redlock
+
+import holdfast
+from holdfast.testing.faults import FaultProxy
+
+from ._line import Line, number, times
+from ._redis import LEASE, Server
+from ._rounds import Subject, interleaved
+
+OF_POTTERY = 4.0  # targets of SPEED.md, with three nodes
+OF_REDLOCK_PY = 2.5
+OF_ONE_NODE = 1.6  # a cycle takes so many times as long, at most
+DISTANCE = 0.004  # seconds, each way
+
+
+def measure(quick: bool) -> list[Line]:
+    rounds, seconds = (3, 0.06) if quick else (11, 0.25)
+    logging.getLogger("pottery").setLevel(logging.CRITICAL)
+    lines = []
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server()) for _ in range(5)]
+        for size in (3, 5):
+            lines += _near(servers[:size], rounds, seconds)
+        for size in (3, 5):
+            lines.append(_far(servers[:size], rounds, seconds))
+    return lines
+
+
+def _near(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
+    size = len(servers)
+    ours, one = (
+        holdfast.connect(_url(server.port for server in servers)),
+        holdfast.connect(servers[0].url),
+    )
+    masters = {server.client() for server in servers}
+    theirs = redlock.Redlock([server.url for server in servers])
+    found = interleaved(
+        {
+            "holdfast": _cycle(lambda: ours.lock("orders:42")),
+            "one node": _cycle(lambda: one.lock("one:1")),
+            "pottery": _cycle(
+                lambda: pottery.Redlock(key="theirs:1", masters=masters, auto_release_time=LEASE)
+            ),
+            "redlock-py": _redlock_py(theirs),
+        },
+        rounds=rounds,
+        seconds=seconds,
+    )
+    ours.close()
+    one.close()
+    rate, what = found.per_second("holdfast"), f"{size} nodes: with client.lock(name)"
+    lines = []
+    for other, least in (("pottery", OF_POTTERY), ("redlock-py", OF_REDLOCK_PY)):
+        against = f"{other} {number(found.per_second(other))}/s"
+        ratio = found.faster("holdfast", other)
+        if size == 3:
+            lines.append(times(what, rate, "cycles/s", against, ratio, least))
+        else:
+            lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
+    against = f"one node {number(found.per_second('one node'))}/s"
+    ratio = found.faster("holdfast", "one node")
+    lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
+    return lines
+
+
+def _far(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
+    """Everybody at the same distance: a cycle is as long as the slowest of its nodes makes it."""
+    with ExitStack() as stack:
+        nets = [stack.enter_context(FaultProxy(("127.0.0.1", s.port))) for s in servers]
+        for net in nets:
+            net.latency = DISTANCE
+        ours = holdfast.connect(_url(net.port for net in nets))
+        one = holdfast.connect(f"redis://127.0.0.1:{nets[0].port}/0")
+        subjects = {
+            "holdfast": _cycle(lambda: ours.lock("orders:42")),
+            "one node": _cycle(lambda: one.lock("one:1")),
+        }
+        found = interleaved(subjects, rounds=max(rounds // 2, 2), seconds=2 * seconds)
+        ours.close()
+        one.close()
+    longer = found.faster("one node", "holdfast")
+    return Line(
+        f"{len(servers)} nodes, {DISTANCE * 1e3:g} ms away: one cycle",
+        1e3 / found.per_second("holdfast"),
+        "ms",
+        f"one node {number(1e3 / found.per_second('one node'))} ms",
+        f"{longer:.2f}×",
+        f"≤ {OF_ONE_NODE:g}×",
+        longer <= OF_ONE_NODE,
+    )
+
+
+def _url(ports: Any) -> str:
+    return f"redlock://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+
+
+def _cycle(made: Callable[[], Any]) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with made():
+                pass
+
+    return cycle
+
+
+def _redlock_py(manager: Any) -> Subject:
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            lock = manager.lock("theirs:2", LEASE * 1000)
+            manager.unlock(lock)
+
+    return cycle

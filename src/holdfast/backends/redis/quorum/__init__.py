@@ -1,0 +1,1 @@
+"""Redlock: a majority of independent Redis servers, seen as one store."""

@@ -1,0 +1,91 @@
+"""Sentinel under chaos: the master is killed, paused and cut off again and again, under processes
+with many threads and tasks that hold and wait. One replica must acknowledge what counts, and the
+master alone fails: then nothing that anybody believes in is lost, and no fence repeats.
+
+And without replicas that acknowledge (SAFETY.md, case 4): a failover forgets, and the fence grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from faces import until
+from holdfast.testing.faults import FaultProxy
+
+NewSentinels = Callable[..., Any]
+DOWN_AFTER = 1.0
+PROGRAMME = {
+    "kill_the_master": 2,
+    "pause_the_master": 1,
+    "cut_off_the_master": 1,
+    "kill_the_sentinels": 1,
+    "silence_a_replica": 1,
+    "stop_a_holder": 1,
+}
+FAILOVERS = 4
+HAND_OVERS = 200
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_of_failovers_loses_no_belief_and_repeats_no_fence(
+    new_sentinels: NewSentinels,
+) -> None:
+    from storm_sentinel import LEASES, SentinelStorm
+    from storm_verdict import judge
+
+    servers = new_sentinels(down_after=DOWN_AFTER, proxied=True)
+    storm = SentinelStorm(servers, seed=1)
+    with storm.raging():
+        storm.rage(PROGRAMME)
+        codes, left, errors = storm.finish()
+    verdict = judge(storm.records, LEASES, [])
+    print(f"\n{dict(verdict.counts)}\n{dict(storm.faults)}")
+    failovers = 0
+    for kind, recoveries in storm.recoveries.items():
+        times = ", ".join(f"{name} {seconds / DOWN_AFTER:.2f}" for name, seconds in recoveries)
+        print(f"{kind}: recovered after so many detection time-outs: {times}")
+        failovers += len(recoveries) // len(LEASES) * kind.endswith("master")
+        if kind in storm.elections:
+            times = ", ".join(f"{seconds / DOWN_AFTER:.2f}" for seconds in storm.elections[kind])
+            print(f"    of which the sentinels took for electing: {times}")
+    assert verdict.violations == []
+    assert "Traceback" not in errors, errors
+    assert (set(codes), left) == ({0}, 0)
+    assert failovers == FAILOVERS
+    assert verdict.counts["hand-overs"] >= HAND_OVERS
+    assert verdict.counts["refused"] >= storm.faults["stop"]  # who was stopped wrote in the end
+
+
+def test_a_failover_with_replication_cut(new_sentinels: NewSentinels) -> None:
+    """Replicas reach the master through a network that is cut, clients and sentinels do not: what
+    is granted then is known to the master alone, which dies."""
+    servers = new_sentinels(down_after=0.5, failover_timeout=5)
+    master = servers.servers[0]
+    with FaultProxy(("127.0.0.1", master.port)) as leash:
+        for replica in servers.servers[1:]:
+            replica.call("REPLICAOF", "127.0.0.1", leash.port)
+        until(lambda: servers.replicas_of(0) == 2)
+        strict = holdfast.connect(servers.url, replicas=1)
+        loose, other = holdfast.connect(servers.url), holdfast.connect(servers.url)
+        kept = strict.lock("kept").acquire()
+        leash.black_hole()
+        with pytest.raises(holdfast.NotReplicated):
+            strict.lock("refused", lease=6).acquire()
+        assert strict.inspect("refused").holders == ()
+        forgotten = loose.lock("forgotten").acquire()
+        master.kill()
+        servers.wait_for_another_than(0)
+    again = other.lock("forgotten", timeout=20).acquire()
+    assert again.fence > forgotten.fence
+    assert strict.inspect("kept").holders[0].fence == kept.fence
+    assert kept.is_held
+    # The first one is told when it is renewed, and its release touches nobody.
+    with pytest.raises(holdfast.HoldLost):
+        forgotten.release()
+    assert loose.inspect("forgotten").holders[0].fence == again.fence
+    for client in (strict, loose, other):
+        client.close()
