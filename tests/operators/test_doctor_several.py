@@ -56,5 +56,37 @@ def test_a_cluster_is_examined_node_by_node(say: Operator, redis_cluster: Any) -
 
 def test_a_quorum_is_tried_through_every_verb(say: Operator, redlock_servers: Any) -> None:
     found = Verdict(say, redlock_servers.url)
-    assert (found.code, found.faults) == (0, []), found.findings
-    assert found.levels("rights") == {"ok"}
+    assert found.code == 0 and found.levels("rights") == {"ok"}, found.findings
+
+
+def test_a_quorum_is_examined_node_by_node(say: Operator, redlock_servers: Any) -> None:
+    found = Verdict(say, redlock_servers.url)
+    assert found.levels("nodes") == {"ok"} and found.levels("votes") == set()
+    assert "all nodes: " in found.text("persistence")
+    node = redlock_servers.nodes[1]
+    try:
+        node.call("CONFIG", "SET", "maxmemory", "500mb")
+        node.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        found = Verdict(say, redlock_servers.url)
+        assert (found.code, found.levels("eviction")) == (1, {"bad"})
+        assert f"127.0.0.1:{node.port}: " in found.text("eviction")
+    finally:
+        node.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        node.call("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_one_server_under_two_addresses_is_found_out(say: Operator, redlock_servers: Any) -> None:
+    assert Verdict(say, redlock_servers.url).code == 0  # and all are founded
+    first, second, _ = redlock_servers.ports
+    url = f"redlock://127.0.0.1:{first},127.0.0.1:{second},localhost:{first}"
+    found = Verdict(say, url)
+    assert (found.code, found.levels("votes")) == (1, {"bad"})
+    assert f"the same server as 127.0.0.1:{first}" in found.text("votes")
+
+
+def test_a_node_that_is_away_is_named(say: Operator, redlock_servers: Any) -> None:
+    assert Verdict(say, redlock_servers.url).code == 0  # and all are founded
+    first, second, _ = redlock_servers.ports
+    found = Verdict(say, f"redlock://127.0.0.1:{first},127.0.0.1:{second},127.0.0.1:1")
+    assert found.code == 1 and "bad" in found.levels("contact")
+    assert "127.0.0.1:1" in found.text("contact") and "cannot vote" in found.text("contact")

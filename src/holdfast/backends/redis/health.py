@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.backends.findings import (
     Finding,
+    Level,
     bad,
     note,
     ok,
@@ -28,6 +29,20 @@ FULL = 0.9
 SETTINGS = ("min-replicas-to-write", "save", "appendfsync", "maxclients")
 
 Facts = Mapping[str, str]
+
+
+def gathered(nodes: Mapping[str, Iterator[Finding]], called: str) -> Iterator[Finding]:
+    """Of several servers, ``called`` masters, say: what was found on more than one is told once,
+    and what is fine need not be told of each."""
+    seats: dict[tuple[Level, str, str, str], list[str]] = {}
+    for seat, found in nodes.items():
+        for one in found:
+            if one.level is not Level.OK:
+                seats.setdefault((one.level, one.about, one.found, one.do), []).append(seat)
+    yield ok(called, f"{len(nodes)}: {', '.join(nodes)}")
+    for (level, about, said, do), found_at in seats.items():
+        where = f"all {called}" if len(found_at) == len(nodes) else ", ".join(found_at)
+        yield Finding(level, about, f"{where}: {said}", do)
 
 
 def findings(address: Where, counted: int | str | None = None) -> Iterator[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.backends.findings import Finding, Level, bad, ok
-from holdfast.backends.redis.health import examined
+from holdfast.backends.findings import Finding, bad
+from holdfast.backends.redis.health import examined, gathered
 from holdfast.backends.redis.links import Address, Link
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
@@ -15,15 +15,7 @@ BUDGET = 2.0
 
 
 def findings(address_of: Callable[[str], Address], masters: Sequence[str]) -> Iterator[Finding]:
-    seats: dict[tuple[Level, str, str, str], list[str]] = {}
-    for seat in masters:
-        for one in _of_node(address_of(seat)):
-            if one.level is not Level.OK:  # what is fine need not be told of each
-                seats.setdefault((one.level, one.about, one.found, one.do), []).append(seat)
-    yield ok("masters", f"{len(masters)}: {', '.join(masters)}")
-    for (level, about, found, do), found_at in seats.items():
-        where = "all masters" if len(found_at) == len(masters) else ", ".join(found_at)
-        yield Finding(level, about, f"{where}: {found}", do)
+    return gathered({seat: _of_node(address_of(seat)) for seat in masters}, "masters")
 
 
 def _of_node(address: Address) -> Iterator[Finding]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from holdfast import clock, forks
+from holdfast.backends.findings import Finding
 from holdfast.backends.redis.links import Address
 from holdfast.backends.redis.quorum.asking import Asks
 from holdfast.backends.redis.quorum.backend import QuorumBackend
@@ -80,6 +81,12 @@ class QuorumStore:
     def _checked_later(self, node: int, info: Any) -> None:
         if not info.cancelled() and info.exception() is None:
             warn_of_eviction(self._addresses[node].where, info.result())
+
+    def findings(self) -> Iterator[Finding]:
+        """What an examination of the nodes finds."""
+        from holdfast.backends.redis.quorum.health import findings  # only the doctor needs it
+
+        return findings(self._addresses)
 
     def before_fork(self) -> None:
         """Nothing to rest: what crosses a fork is dropped in the child."""
