@@ -60,8 +60,8 @@ class Router:
         return node
 
     async def ask(self, slot: int, verb: Verb[T], budget: float, *, once: bool = False) -> T:
-        """``once``: an unknown outcome is said, not asked for again. A release that was done and not
-        answered would be told that it is not ours any more: who asks must know why."""
+        """``once``: an unknown outcome is said, not asked for again. A release that was done
+        and not answered would be told that it is not ours any more: who asks must know why."""
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
         seat, just_now = self.slots.owners[slot], False
