@@ -91,14 +91,17 @@ class ClusterBackend:
         if node is not None and not claim.layout:
             try:
                 return await node[0].release(claim, min(budget, PATIENCE))
-            except UNSETTLED as error:
+            except Unreachable:
+                await self._router.lost(seat, began, began + budget)
+                raise
+            except (Redirected, Unsettled) as error:
                 if isinstance(error, Redirected):
                     self._router.follow(error, seat)
                 budget = max(began + budget - self._now(), 0.001)
-        done: bool = await self._ask(
-            claim.name, claim.layout, lambda node, rest: node.release(claim, rest), budget
+        slot = _slot(claim.name, claim.layout)
+        return await self._router.ask(
+            slot, lambda node, rest: node.release(claim, rest), budget, once=True
         )
-        return done
 
     async def claim_many(
         self, claims: Sequence[Claim], budget: float
@@ -128,13 +131,15 @@ class ClusterBackend:
         if len(claims) == 1 or any(claim.layout for claim in claims):
             return [await self.release(claim, budget) for claim in claims]
         until = self._now() + budget
-        answers = await self._each(claims, NodeBackend.release_each, self.release, until)
+        answers = await self._each(claims, NodeBackend.release_each, self.release, until, once=True)
         for answer in answers:
             if isinstance(answer, BackendError):
                 raise answer
         return answers
 
-    async def _each(self, claims: Sequence[Claim], many: Any, one: Any, until: float) -> list[Any]:
+    async def _each(
+        self, claims: Sequence[Claim], many: Any, one: Any, until: float, *, once: bool = False
+    ) -> list[Any]:
         """``many`` at every node; what was not settled so, one by one. What failed is an answer
         too."""
 
@@ -142,7 +147,7 @@ class ClusterBackend:
             answers: list[Any] = await many(node, [claims[number] for number in numbers], rest)
             return answers
 
-        answers = await self._everywhere(claims, ask, until)
+        answers = await self._everywhere(claims, ask, until, once=once)
         for number, answer in enumerate(answers):
             if isinstance(answer, Redirected | Unsettled):
                 try:
@@ -186,7 +191,9 @@ class ClusterBackend:
         except BackendError as error:
             return error
 
-    async def _everywhere(self, claims: Sequence[Claim], ask: Any, until: float) -> list[Any]:
+    async def _everywhere(
+        self, claims: Sequence[Claim], ask: Any, until: float, *, once: bool = False
+    ) -> list[Any]:
         """Ask every node for its own; again where others serve a name by now. What was not settled
         so has the error as its answer."""
         answers: list[Any] = [None] * len(claims)
@@ -206,6 +213,7 @@ class ClusterBackend:
                     number
                     for number in seats[seat]
                     if isinstance(answers[number], BackendError)
+                    and not (once and isinstance(answers[number], Unreachable))
                     and self._slots.owners[slots[number]] not in (seat, "")
                 ]
         return answers

@@ -59,7 +59,9 @@ class Router:
             node = self.nodes[seat] = self._open_node(seat)
         return node
 
-    async def ask(self, slot: int, verb: Verb[T], budget: float) -> T:
+    async def ask(self, slot: int, verb: Verb[T], budget: float, *, once: bool = False) -> T:
+        """``once``: an unknown outcome is said, not asked for again. A release that was done
+        and not answered would be told that it is not ours any more: who asks must know why."""
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
         seat, just_now = self.slots.owners[slot], False
@@ -85,6 +87,8 @@ class Router:
                 seat, just_now, failure = self.slots.owners[slot], False, error
             except Unreachable as error:
                 silent = await self.lost(seat, began, until)
+                if once:
+                    raise
                 if self.slots.owners[slot] in (seat, "") and not (silent and clock.now() < until):
                     raise
                 seat, just_now, failure = self.slots.owners[slot], False, error
