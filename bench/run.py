@@ -22,9 +22,8 @@ from sections._line import Line, number, table
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
     "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
-    "redis_cluster", "redlock",
-    "primitives",
-    "zookeeper", "zookeeper_crowd", "sql",
+    "redis_cluster", "redlock", "primitives",
+    "zookeeper", "zookeeper_crowd", "sql", "sql_bells",
 )  # fmt: skip
 
 

@@ -21,10 +21,7 @@ from pathlib import Path
 from servers.programs import program
 
 ROOT = Path(__file__).resolve().parent.parent
-SEEDS = "2500"
-REDIS_SEEDS = "800"
-FAILOVER_SEEDS = "200"
-REDLOCK_SEEDS = "60"
+SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
@@ -32,11 +29,9 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/zookeeper_store", "tests/redis_cluster", "tests/sql", "tests/guards", "tests/operators",
-    "tests/observe", "tests/top", "tests/test_docs.py", "tests/redis_store/test_redis_replicas.py",
-    "tests/redis_store/test_redis_sentinel.py", "tests/chaos/test_chaos_sentinel.py",
-    "tests/cli/test_cli_break.py", "tests/cli/test_cli_completion.py",
-    "tests/cli/test_cli_run_options.py", "tests/cli/test_cli_watch.py",
+    "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
+    "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
+    "tests/faults", "tests/test_docs.py", "tests/chaos/test_chaos_sentinel.py",
 ]  # fmt: skip
 
 COMPUTING = [
@@ -48,26 +43,17 @@ COMPUTING = [
 
 STEPS = {
     "conformance": [*PYTEST, "-n", "8", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
-    "tests that wait": [*PYTEST, "-n", "4", "--dist", "loadfile", *WAITING, *sys.argv[1:]],
+    "tests that wait": [
+        *PYTEST, "-n", "4", "--dist", "loadfile", *WAITING,
+        *(f"--ignore={path}" for path in COMPUTING), *sys.argv[1:],
+    ],
     "tests that compute": [*PYTEST, "-n", "2", "--dist", "loadfile", *COMPUTING, *sys.argv[1:]],
     "tests": [
         *PYTEST,
         *(f"--ignore={path}" for path in (CONFORMANCE, *WAITING, *COMPUTING)),
         *sys.argv[1:],
     ],
-    "simulation": [sys.executable, "-m", "holdfast.testing.simulate", "--seeds", SEEDS],
-    "simulation of Redis": [
-        sys.executable, "-m", "holdfast.testing.simulate", "--store", "redis",
-        "--seeds", REDIS_SEEDS,
-    ],
-    "simulation of failovers": [
-        sys.executable, "-m", "holdfast.testing.simulate", "--store", "replicas",
-        "--seeds", FAILOVER_SEEDS,
-    ],
-    "simulation of Redlock": [
-        sys.executable, "-m", "holdfast.testing.simulate", "--store", "redlock",
-        "--seeds", REDLOCK_SEEDS,
-    ],
+    "simulations": [],
     "coverage data": [*COVERAGE, "combine", "--quiet"],
     "coverage of what decides: 100 %": [
         *COVERAGE, "report", f"--include={WHOLE}", "--fail-under=100",
@@ -76,10 +62,22 @@ STEPS = {
 }  # fmt: skip
 
 
+# Each computes on one processor: they run beside each other, after all that waits.
+SIMULATIONS = [
+    [sys.executable, "-m", "holdfast.testing.simulate", "--store", store, "--seeds", seeds]
+    for store, seeds in SEEDS.items()
+]
+
+
 def missing_servers() -> list[str]:
     lines = (ROOT / "tests/servers/needed").read_text().splitlines()
     pairs = [line.split() for line in lines if line and not line.startswith("#")]
     return [name for name, _package in pairs if program(name) is None]
+
+
+def simulate() -> int:
+    began = [subprocess.Popen(command, cwd=ROOT) for command in SIMULATIONS]
+    return max(abs(process.wait()) for process in began)
 
 
 def main() -> int:
@@ -91,7 +89,7 @@ def main() -> int:
         print(f"\n=== {name}", flush=True)
         began = time.monotonic()
         measured = environment if "pytest" in command else os.environ
-        code = subprocess.run(command, cwd=ROOT, env=measured).returncode
+        code = subprocess.run(command, cwd=ROOT, env=measured).returncode if command else simulate()
         results[name] = (code, time.monotonic() - began)
         if name == "coverage data":
             for torn in ROOT.glob(".coverage.*"):  # of processes that the tests killed

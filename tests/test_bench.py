@@ -69,6 +69,7 @@ SERVERS = {
         "1 task, one name",
     ],
     "redis_sentinel": ["1 thread: Sentinel", "100 tasks, a name each: Sentinel"],
+    "sql_bells": [],
     "redis_names": ["20,000 names: keys without an end", "20,000 names: the latest end of a key"],
 }
 

@@ -20,11 +20,6 @@ STORE_PAGES = [ROOT / "docs" / f"{store}.md" for store in STORES]
 # What an example says, the server that stands there when it is run, and how it is reached.
 SERVERS = {
     "redis://localhost:6379/0": ("redis_server", lambda server: server.url),
-    "redlock://a:6379,b:6379,c:6379": ("redlock_servers", lambda servers: servers.url),
-    '"redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"': (
-        "redlock_servers",
-        lambda servers: ", ".join(repr(node.url) for node in servers.nodes),
-    ),
     "redis+cluster://localhost:7000,localhost:7001": ("redis_cluster", lambda server: server.url),
     "redis://localhost:7000": ("redis_cluster", lambda server: server.nodes[0].url),
     "redis+sentinel://localhost:26379,localhost:26380/mymaster/0": (
@@ -34,6 +29,11 @@ SERVERS = {
     '[("localhost", 26379), ("localhost", 26380)]': (
         "redis_sentinels",
         lambda servers: str([("127.0.0.1", sentinel.port) for sentinel in servers.sentinels]),
+    ),
+    "redlock://a:6379,b:6379,c:6379": ("redlock_servers", lambda servers: servers.url),
+    '"redis://a:6379/0", "redis://b:6379/0", "redis://c:6379/0"': (
+        "redlock_servers",
+        lambda servers: ", ".join(repr(node.url) for node in servers.nodes),
     ),
     "zookeeper://localhost:2181": ("zookeeper_server", lambda server: server.url),
     "postgresql+psycopg://app@localhost/app": (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
+from ._crew import Ready, wait_until
 from ._rounds import jain, percentile
 
 T = TypeVar("T")
@@ -24,6 +28,36 @@ class Outcome:
     longest: float  # wait, in ms
     fairness: float
     overlaps: float
+
+
+# How to enter: a context manager that gives the fence, or 0.
+Entrance = Callable[[], AbstractContextManager[int]]
+
+
+def visits_of(
+    enter: Entrance, ready: Ready, count: int, lasts: float, patience: float
+) -> list[list[Visit]]:
+    """So many threads of this process, which contend from the signal on: what each noted."""
+    begin = ready()
+    visits: list[list[Visit]] = [[] for _ in range(count)]
+    crowd = [
+        threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
+        for noted in visits
+    ]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join(lasts + patience)
+    return visits
+
+
+def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> None:
+    wait_until(begin)
+    now = time.monotonic
+    while (asked := now()) < end:
+        with enter() as fence:
+            acquired = now()
+            noted.append((fence, asked, acquired, now()))
 
 
 def judged(everybody: Sequence[Sequence[Visit]], begin: float, end: float) -> Outcome:

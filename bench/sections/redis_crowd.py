@@ -13,10 +13,9 @@ SET that found the name taken.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -28,7 +27,7 @@ import holdfast
 from ._crew import Ready, together, wait_until
 from ._line import Line, at_least, at_most, number, times
 from ._redis import LEASE, SENT, Bare, Server, more, packed
-from ._visits import Outcome, Visit, judged, middle
+from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 
 OF_THE_TURNS = 0.6  # targets of SPEED.md, for the largest crowd
 SCRIPTS = 2.0
@@ -41,8 +40,6 @@ SIZES = (1, 10, 50, LARGEST)
 SETTLE = 0.5  # seconds until everybody stands in the queue
 PATIENCE = 10.0
 OTHERS = ("redis-py Lock", "python-redis-lock")
-
-Entrance = Callable[[], AbstractContextManager[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,26 +192,7 @@ def _member(
 ) -> list[list[Visit]]:
     """One process with its contending threads: what each of them noted."""
     with _entrance(subject, port, name) as enter:
-        begin = ready()
-        visits: list[list[Visit]] = [[] for _ in range(members[index])]
-        crowd = [
-            threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
-            for noted in visits
-        ]
-        for thread in crowd:
-            thread.start()
-        for thread in crowd:
-            thread.join(lasts + PATIENCE)
-        return visits
-
-
-def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> None:
-    wait_until(begin)
-    now = time.monotonic
-    while (asked := now()) < end:
-        with enter() as fence:
-            acquired = now()
-            noted.append((fence, asked, acquired, now()))
+        return visits_of(enter, ready, members[index], lasts, PATIENCE)
 
 
 @contextmanager

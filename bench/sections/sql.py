@@ -1,20 +1,26 @@
 """PostgreSQL and MariaDB: a lock that is alone, and hand-overs, against bare statements and polls.
 
 The bare cycle is a row with a primary key that is inserted and deleted, by the driver's own cursor,
-as a user would write it (psycopg prepares it). Both servers keep their data in memory mostly (no
-fsync), so it is the statements that are compared, not the disk. "A poll" is who tries every 100 ms.
+as a user would write it (psycopg prepares it); in asyncio by the asyncio driver's. Both servers
+keep their data in memory mostly (no fsync), so it is the statements that are compared, not the
+disk. "A poll" is who tries every 100 ms.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import asyncmy
+import psycopg
 
 import holdfast
 from holdfast.backends.rows.pool import BlockingTransport
@@ -31,7 +37,8 @@ OF_THE_BARE_CYCLE = 0.8
 POLL = 0.1
 OF_THE_POLL = 5.0
 WAITERS = (1, 10, 50)
-MOST_READS = 250.0  # statements a second of 50 who wait in one process
+MOST_READS = 5.0  # statements a second of 50 who wait in one process, when they have waited
+LONG = 7.0  # so long: who looks at a pace looks less and less, for six seconds
 TABLE = "CREATE TABLE bare (id {key} PRIMARY KEY, who varchar(100))"
 
 
@@ -41,6 +48,7 @@ def measure(quick: bool) -> list[Line]:
     for name, kind in (("PostgreSQL", PostgresServer), ("MariaDB", MariaDBServer)):
         with kind() as server:
             lines += _alone(name, server, rounds, seconds)
+            lines.append(asyncio.run(_alone_in_tasks(name, server, rounds, seconds)))
             for waiters in (1, 10) if quick else WAITERS:
                 lines.append(_handed_over(name, server.url, waiters, 8 if quick else 30))
             lines.append(_idle(name, server.url, 1.0 if quick else 5.0))
@@ -69,6 +77,46 @@ def _alone(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
         times(what, value, "/s", "insert + delete, driver's cursor", bare, OF_THE_BARE_CYCLE),
         Line(what, value, "/s", theirs, f"{locks:.2f}×"),
     ]
+
+
+async def _alone_in_tasks(name: str, server: Any, rounds: int, seconds: float) -> Line:
+    """The same in asyncio, in rounds that take turns."""
+    if name == "PostgreSQL":
+        theirs: Any = await psycopg.AsyncConnection.connect(server.url, autocommit=True)
+    else:
+        place = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
+        theirs = await asyncmy.connect(**place, database=server.database)
+    key = bytes(range(32))
+    async with holdfast.aio.connect(server.url) as client, theirs.cursor() as cursor:
+
+        async def ours() -> None:
+            async with client.lock("orders:42"):
+                pass
+
+        async def bare() -> None:
+            await cursor.execute("INSERT INTO bare VALUES (%s, %s)", (key, "somebody"))
+            await cursor.execute("DELETE FROM bare WHERE id = %s", (key,))
+
+        ratios, rates = [], []
+        for _ in range(rounds):
+            (mine, rate), (other, _) = [await _timed(one, seconds) for one in (ours, bare)]
+            ratios.append(other / mine)
+            rates.append(rate)
+        closed = theirs.close()
+        if closed is not None:
+            await closed
+    what = f"{name}: asyncio: async with client.lock(name)"
+    ratio = f"{median(ratios):.2f}×"
+    return Line(what, median(rates), "/s", "insert + delete, asyncio cursor", ratio)
+
+
+async def _timed(cycle: Callable[[], Awaitable[None]], seconds: float) -> tuple[float, float]:
+    """Seconds a cycle took, and cycles a second."""
+    count, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds or not count:
+        await cycle()
+        count += 1
+    return took / count, count / took
 
 
 def _cycle(client: holdfast.Client) -> Subject:
@@ -177,7 +225,7 @@ def _idle(name: str, url: str, seconds: float) -> Line:
         thread.start()
     while len(holder.inspect("idle").waiters) < 50:
         time.sleep(0.02)
-    time.sleep(1.0)
+    time.sleep(LONG)
     sent = _counted(lambda: time.sleep(seconds))
     hold.release()
     for thread in crew:

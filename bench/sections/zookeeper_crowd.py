@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -26,7 +26,7 @@ import holdfast
 
 from ._crew import Ready, together, wait_until
 from ._line import Line, at_least, at_most, number, times
-from ._visits import Outcome, Visit, judged, middle
+from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 from ._zookeeper import SESSION, Bare, Server, create, delete, url_of, watch
 
 OF_KAZOO = 1.4  # targets of SPEED.md: it hands over so many times as often as kazoo's Lock
@@ -38,8 +38,6 @@ FEW, LARGEST = 10, 50
 SIZES = (1, FEW, LARGEST)
 SETTLE = 0.7  # seconds until everybody stands in the queue
 PATIENCE = 20.0
-
-Entrance = Callable[[], AbstractContextManager[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +146,7 @@ def _member(
 ) -> list[list[Visit]]:
     """One process with its contending threads: what each of them noted."""
     with _entrance(subject, port, name) as enter:
-        begin = ready()
-        visits: list[list[Visit]] = [[] for _ in range(members[index])]
-        crowd = [
-            threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
-            for noted in visits
-        ]
-        for thread in crowd:
-            thread.start()
-        for thread in crowd:
-            thread.join(lasts + PATIENCE)
-        return visits
-
-
-def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> None:
-    wait_until(begin)
-    now = time.monotonic
-    while (asked := now()) < end:
-        with enter() as fence:
-            acquired = now()
-            noted.append((fence, asked, acquired, now()))
+        return visits_of(enter, ready, members[index], lasts, PATIENCE)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from storm import Storm
+from storm import PATIENCE, POLL, Storm
 from storm_verdict import Amnesia
 
 from holdfast import clock
@@ -63,7 +63,16 @@ class ClusterStorm(Storm):
         else:
             master.kill()
         fence = int(clock.wall() * 1e6)
-        self.goes_on(kind, began, names)
+        self.faults[kind] += 1
+        # Not before another has its place: a master that came back empty, and then is replaced all
+        # the same, would forget twice. And what it had granted when it ended may be told late.
+        until = began + PATIENCE
+        while self.cluster.owner(self.slot(name)) is master:
+            assert clock.now() < until, "nobody takes its place"
+            time.sleep(POLL)
+        told = began + self.cluster.node_timeout / 2
+        for one in names:
+            self.recoveries[kind].append((one, self.first(one, told) - began))
         if silent:
             # It would go on as a master for a moment, for those who still ask it: only fences
             # protect from that, and this is about those who were told to wait.

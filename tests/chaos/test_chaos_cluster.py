@@ -21,14 +21,14 @@ from holdfast.backends.redis.cluster.slots import slot_of
 NODE_TIMEOUT = 1.0
 HAND_OVERS = 1000
 PROGRAMME = {
-    "kill_a_master": 2,
+    "kill_a_master": 1,
     "silence_a_master": 1,
     "move_a_slot": 3,
-    "move_a_slot_slowly": 2,
-    "kill_holders": 2,
+    "move_a_slot_slowly": 1,
+    "kill_holders": 1,
     "stop_a_holder": 1,
-    "kill_clients": 2,
-    "kill_ears": 2,
+    "kill_clients": 1,
+    "kill_ears": 1,
     "flush_scripts": 1,
 }
 # In node time-outs: one until the node is suspected, up to one more until most agree, and an

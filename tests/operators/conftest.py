@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from operator_words import Operator, Said
+from operator_words import Need, Operator, Said
 
 import holdfast
 from holdfast.cli.main import main
-from test_conformance import STORES
+from test_conformance import LACKS, STORES
 
 
 @pytest.fixture
@@ -37,3 +37,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 def client(url: str) -> Iterator[holdfast.Client]:
     with holdfast.connect(url) as client:
         yield client
+
+
+@pytest.fixture
+def need(request: pytest.FixtureRequest, url: str) -> Need:
+    """Leave the test out on a store that does not give this, as its capabilities say."""
+
+    def need(primitive: str) -> None:
+        store = request.node.callspec.params["url"]
+        if primitive in LACKS.get(store, ()):
+            pytest.skip(f"{store} has no {primitive}")
+
+    return need

@@ -18,3 +18,4 @@ class Said(NamedTuple):
 
 
 Operator = Callable[..., Said]
+Need = Callable[[str], None]

@@ -52,3 +52,9 @@ def test_a_cluster_is_examined_node_by_node(say: Operator, redis_cluster: Any) -
     finally:
         master.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
         master.call("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_a_quorum_is_tried_through_every_verb(say: Operator, redlock_servers: Any) -> None:
+    found = Verdict(say, redlock_servers.url)
+    assert (found.code, found.faults) == (0, []), found.findings
+    assert found.levels("rights") == {"ok"}

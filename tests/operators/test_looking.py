@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from operator_words import Operator
+from operator_words import Need, Operator
 
 import holdfast
 
@@ -100,8 +100,9 @@ def test_an_operator_sees_who_holds_and_waits_and_breaks_what_is_meant(
 
 
 def test_every_kind_is_told_with_what_is_taken_of_it(
-    client: holdfast.Client, say: Operator, waiting: Callable[[Any], Waiter]
+    client: holdfast.Client, say: Operator, need: Need
 ) -> None:
+    need("semaphore")
     permit = client.semaphore("pool", 5).acquire(2)
     readers = [client.rwlock("config", owner=number).read().acquire() for number in (1, 2)]
     writer = client.rwlock("settings").write().acquire()
@@ -137,8 +138,9 @@ def test_every_kind_is_told_with_what_is_taken_of_it(
 
 
 def test_what_runs_once_per_period_is_listed_and_can_be_made_to_run_again(
-    client: holdfast.Client, say: Operator
+    client: holdfast.Client, say: Operator, need: Need
 ) -> None:
+    need("once_every")
     ran = []
 
     @client.once_every("1h", name="rates")

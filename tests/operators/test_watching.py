@@ -66,7 +66,8 @@ def test_who_gives_up_has_left(client: holdfast.Client, watch: Watch) -> None:
         )
         hasty.start()
         waits, left = seen(watch, "waits", "left")
-        assert waits.waiter == left.waiter
+        assert waits.waiter is not None and left.waiter is not None
+        assert waits.waiter.who == left.waiter.who
         hasty.join(PATIENCE)
 
 
@@ -113,6 +114,11 @@ def test_the_same_one_twice_in_the_queue_is_counted() -> None:
     assert [event.what for event in events] == ["acquired", "left", "left"]
     events = changes(looked(waiters=twice * 2), looked(waiters=twice[:1] * 3), 0.1)
     assert [event.what for event in events] == ["left"]
+
+
+def test_a_queue_whose_times_are_told_a_little_differently_is_no_news() -> None:
+    before, after = ((Waiter(B, 1, since, True),) for since in (95.0, 95.001))
+    assert list(changes(looked(waiters=before), looked(waiters=after), 0.1)) == []
 
 
 def test_of_several_holds_each_is_told() -> None:

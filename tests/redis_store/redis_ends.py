@@ -98,8 +98,11 @@ class FakeSentinel(FakeServer):
     def __init__(self, place: int, *, epoch: int = 1, others: tuple[int, ...] = ()) -> None:
         super().__init__(b"")
         self.place, self.epoch, self.others = place, epoch, others
+        self.gone = False  # then it closes whatever connection is made
 
     def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
+        if self.gone:
+            return False
         if command[0] != b"SENTINEL":
             return super()._answer(end, command)
         self.commands.append(command)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import redis
 
-from servers.own_server import PATIENCE
+from servers.own_server import PATIENCE, _state
 from servers.redis_server import RedisServer
 
 SLOTS = 16384
@@ -53,6 +53,10 @@ class ClusterNode(RedisServer):
     @property
     def id(self) -> str:
         return str(self.call("CLUSTER", "MYID").decode())
+
+    @property
+    def is_paused(self) -> bool:
+        return _state(self.pid) == "T"
 
     @property
     def is_master(self) -> bool:
@@ -108,8 +112,20 @@ class RedisCluster:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all that run agree: every slot served, every replica at its master's side."""
-        _until(lambda: all(self._is_settled(node) for node in self.running))
+        """Wait until all that run agree on who serves what, and every replica is at its master's
+        side. One that was a master and comes back believes for a while that it still is."""
+        _until(self._is_settled_everywhere)
+
+    def _is_settled_everywhere(self) -> bool:
+        if not all(self._is_settled(node) for node in self.running):
+            return False
+        maps = [
+            {(first, last, seat[1]) for first, last, seat, *_ in node.call("CLUSTER", "SLOTS")}
+            for node in self.running
+        ]
+        serving = {port for _, _, port in maps[0]}
+        masters = {node.port for node in self.masters}
+        return all(one == maps[0] for one in maps) and serving == masters
 
     def _is_settled(self, node: ClusterNode) -> bool:
         try:
@@ -154,7 +170,8 @@ class RedisCluster:
 
     def owner(self, slot: int) -> ClusterNode:
         """Who serves a slot, as the nodes that run say."""
-        for first, last, (_, port, *_), *_ in self.running[0].call("CLUSTER", "SLOTS"):
+        asked = next(node for node in self.running if not node.is_paused)
+        for first, last, (_, port, *_), *_ in asked.call("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
         raise AssertionError(f"nobody serves slot {slot}")

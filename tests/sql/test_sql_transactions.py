@@ -385,11 +385,13 @@ def test_rows_that_nobody_uses_any_more_are_swept_and_others_are_not(
         mine.commit()
     database.call(f"UPDATE holdfast_transactions SET used = {database.ago(3700)}")
     hold = client.transaction_lock("a", connection=other)  # makes it young, and locks it
+    client.transaction_lock("y", connection=mine)
+    mine.commit()
     for _ in range(24):
         client.transaction_lock("z", connection=mine)
         mine.commit()
     left = database.call("SELECT name FROM holdfast_transactions ORDER BY name")
-    assert left == [("default:a",), ("default:z",)]
+    assert left == [("default:a",), ("default:y",), ("default:z",)]
     other.commit()
     assert client.transaction_lock("a", connection=mine).fence > hold.fence
 

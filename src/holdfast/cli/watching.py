@@ -30,7 +30,7 @@ from holdfast.cli.picture import (
     waits_for,
     whose,
 )
-from holdfast.model import Capabilities, Holder, Snapshot, Waiter
+from holdfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
 LAPSED, ENDED, UNSEEN = "lapsed", "ended", "unseen"
 SLACK = 0.05  # of our looking: so late we may learn of a renewal
@@ -148,15 +148,19 @@ def _ending(old: Holder, passed: float | None) -> str:
 
 
 def _queue(before: Snapshot, after: Snapshot, served: list[Holder]) -> Iterator[Event]:
-    """Waiters have no number that we may see: they are told apart by who, since when, for what."""
-    there = Counter(before.waiters)
+    """Waiters have no number that we may see: they are told apart by who they are, and what they
+    want. Not by since when: a quorum tells that a little differently each time."""
+    there: dict[tuple[Who, int, bool], list[Waiter]] = {}
+    for waiter in before.waiters:
+        there.setdefault((waiter.who, waiter.take, waiter.fair), []).append(waiter)
     for waiter in after.waiters:
-        if there[waiter] > 0:
-            there[waiter] -= 1
+        same = there.get((waiter.who, waiter.take, waiter.fair))
+        if same:
+            same.pop()
         else:
             yield Event("waits", after, waiter=waiter)
     got = Counter((one.who, one.take) for one in served)
-    for waiter in there.elements():
+    for waiter in (waiter for gone in there.values() for waiter in gone):
         if got[waiter.who, waiter.take] > 0:
             got[waiter.who, waiter.take] -= 1
         else:

@@ -162,7 +162,7 @@ class SentinelAddress:
             tried.add(rumour[0].place)
             connection = yield from self._try(rumour[0].place, until, failures)
             if connection is not None:
-                return connection, self._adopt(rumour[0])
+                return connection, self._adopt(rumour[0], connection)
         for sentinel in list(self._sentinels):
             rest = until - clock.now()
             if rest <= 0:
@@ -179,13 +179,15 @@ class SentinelAddress:
                 self._rumour = (news, clock.now() + FRESH)
                 connection = yield from self._try(news.place, until, failures)
                 if connection is not None:
-                    return connection, self._adopt(news)
+                    return connection, self._adopt(news, connection)
         for place in ([] if self._master is None else [self._master]) + old:
             if place not in tried:
                 tried.add(place)
                 connection = yield from self._try(place, until, failures)
                 if connection is not None:
-                    return connection, self._adopt(News(place, self._epoch, self.replicas))
+                    return connection, self._adopt(
+                        News(place, self._epoch, self.replicas), connection
+                    )
         raise self._not_found(failures)
 
     def _try(
@@ -235,12 +237,13 @@ class SentinelAddress:
             others = [other for other in self._sentinels if other is not sentinel]
             self._sentinels = [*others, sentinel]
 
-    def _adopt(self, news: News) -> int:
+    def _adopt(self, news: News, connection: Any) -> int:
         """It is the master. Rule 6."""
         with self._mutex:
             self._failure = self._rumour = None
-            if news.epoch < self._epoch:
-                return -1  # another thread has found a newer one meanwhile: a link that is not used
+            if news.epoch < self._epoch:  # another thread has found a newer one meanwhile
+                _close(connection)
+                raise Unreachable(f"{self.where} is another server since just now")
             moved = self._master not in (None, news.place)
             self.generation += moved
             generation = self.generation

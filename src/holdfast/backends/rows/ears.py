@@ -7,8 +7,8 @@ Either way a bell is a hint: one that gets lost costs a refresh of the place.
 **The pace.** Where somebody was served a moment ago, somebody is probably served soon again, and
 who has waited for long will wait on. So it looks again after a twentieth of the time in which
 nothing happened here: a hand-over is noticed late by a twentieth of that at most, and by `SLOWEST`,
-and 50 who wait for long cost no more than one. A server that is slow to answer is asked less: the
-pauses are `PAUSES` times as long as a look.
+and 50 who wait for long cost no more than one. A server that is slow to answer is asked less: a
+pause is as long as the last look, at least.
 
 **Why MySQL is looked at** (``python bench/run.py sql_bells`` measures both again). Nothing blocks
 there that a releaser could end from afar, but one statement: KILL QUERY of a session that sleeps,
@@ -38,7 +38,7 @@ LONGEST_PAUSE = 1.0
 # A look is the keeper's, who must not be late to renew because of a hint.
 LOOK_BUDGET = 0.2
 # Paced: how soon is looked again at most, and at least; and the part of a wait that it may add.
-FASTEST, SLOWEST, PART, PAUSES = 0.001, 0.3, 1 / 20, 3
+FASTEST, SLOWEST, PART = 0.001, 0.3, 1 / 20
 
 
 class Listener(Protocol):
@@ -98,7 +98,7 @@ class PacedEar:
         if not self._waiting:
             return None
         silence = clock.now() - self._happened
-        pace = min(max(silence * PART, self._took * PAUSES, FASTEST), SLOWEST)
+        pace = min(max(silence * PART, self._took, FASTEST), SLOWEST)
         return pace * (0.75 + random.random() / 2)
 
     def _paused(self, poked: int, timeout: float | None) -> bool:

@@ -71,12 +71,14 @@ class ClusterBackend:
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         """Mostly the node that is believed to serve it does, and nothing more is needed."""
-        began = self._now()
-        node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
+        began, seat = self._now(), self._slots.owners[slot_of(claim.name)]
+        node = self._router.nodes.get(seat)
         if node is not None and not claim.layout:
             try:
                 return await node[0].claim(claim, min(budget, PATIENCE))
-            except UNSETTLED:
+            except UNSETTLED as error:
+                if isinstance(error, Redirected):
+                    self._router.follow(error, seat)
                 budget = max(began + budget - self._now(), 0.001)
         answer: Granted | Busy | Differs = await self._ask(
             claim.name, claim.layout, lambda node, rest: node.claim(claim, rest), budget
@@ -84,12 +86,14 @@ class ClusterBackend:
         return answer
 
     async def release(self, claim: Claim, budget: float) -> bool:
-        began = self._now()
-        node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
+        began, seat = self._now(), self._slots.owners[slot_of(claim.name)]
+        node = self._router.nodes.get(seat)
         if node is not None and not claim.layout:
             try:
                 return await node[0].release(claim, min(budget, PATIENCE))
-            except UNSETTLED:
+            except UNSETTLED as error:
+                if isinstance(error, Redirected):
+                    self._router.follow(error, seat)
                 budget = max(began + budget - self._now(), 0.001)
         done: bool = await self._ask(
             claim.name, claim.layout, lambda node, rest: node.release(claim, rest), budget

@@ -90,7 +90,11 @@ class Router:
                 seat, just_now, failure = self.slots.owners[slot], False, error
             if clock.now() >= until:
                 break
-        raise BackendError(f"{self._where}: no node gave an answer in time: {failure}")
+        raise self._gave_up(failure)
+
+    def _gave_up(self, error: BackendError) -> BackendError:
+        """Nobody else knows what to do with a redirection, but asking again later may help."""
+        return BackendError(f"{self._where}: no node gave an answer in time: {error}")
 
     def follow(self, error: Redirected, asked: str) -> str:
         """Where it points to; remembered if it is for good."""
@@ -109,7 +113,7 @@ class Router:
     async def _rest(self, pause: float, until: float, error: BackendError) -> float:
         """Not all at the same time; and not if there would be no time left to ask again."""
         if clock.now() + pause >= until:
-            raise error
+            raise self._gave_up(error) if isinstance(error, Redirected) else error
         await self._pause(random.uniform(pause / 2, pause))
         return min(pause * 2, LONGEST_PAUSE)
 
