@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
@@ -13,6 +14,8 @@ pytest.register_assert_rewrite("holdfast.testing.conformance")
 from holdfast.testing.conformance import cases_for, run_case  # noqa: E402
 
 _number = itertools.count()
+# Of what these cases start, many processes, none is measured: that would take as long again.
+os.environ.pop("COVERAGE_PROCESS_START", None)
 
 # A store takes part with one line: how far it reaches, and how to make the URL of a fresh one, from
 # a folder and from the servers that are running.
