@@ -32,6 +32,8 @@ WAITING = [
     "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
     "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
     "tests/faults", "tests/test_docs.py", "tests/chaos/test_chaos_sentinel.py",
+    "tests/chaos/test_chaos_cluster.py", "tests/chaos/test_chaos_redlock.py",
+    "tests/chaos/test_chaos_sql.py",
 ]  # fmt: skip
 
 COMPUTING = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 
+import coverage
 import pytest
 
 import holdfast
@@ -41,6 +43,26 @@ STORES = {
 LACKS = {
     "redlock": ("arrival order", "barrier", "latch", "once_every", "permits", "semaphore"),
 }
+
+
+# To measure costs as much again as to run: the law, the core and the faces are the same everywhere,
+# and a store's own tests measure the store.
+MEASURED = (
+    "memory-blocking", "memory-asyncio", "sqlite-blocking", "sqlite-asyncio", "redis-asyncio",
+    "zookeeper-blocking", "postgres-asyncio", "mariadb-blocking",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def measured(request: pytest.FixtureRequest) -> Iterator[None]:
+    measure = coverage.Coverage.current()
+    said = request.node.name
+    if measure is None or any(f"[{each}-" in said for each in MEASURED):
+        yield
+        return
+    measure.stop()
+    yield
+    measure.start()
 
 
 def emptied(server):

@@ -353,7 +353,7 @@ async def test_processes_exclude_each_other_from_all_names(world: World) -> None
         assert all(mine.fences[name] > fences[name] for name in fences)
 
 
-@case()
+@case(needs="arrival order")
 async def test_a_single_lock_and_a_multi_lock_take_turns_in_one_queue(world: World) -> None:
     client, other, third = world.client(), world.client(), world.client()
     blocker = await other.lock("b").acquire()
