@@ -33,7 +33,7 @@ from holdfast import clock
 from holdfast.testing.faults import FaultProxy
 
 NEAR = ("threads", "tasks", "threads")
-PATIENCE = 15.0  # for anything that must come; then the storm fails
+PATIENCE = 40.0  # for anything that must come; then the storm fails
 POLL = 0.005
 ROUND = 8  # holds: more than there are contenders of any name
 HERE = Path(__file__).parent
