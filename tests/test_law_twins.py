@@ -233,7 +233,7 @@ class Twins(RuleBasedStateMachine):
             self.ticks += 20
             return round(self.now * 1e6) + self.ticks
 
-        server = MiniRedis(tick, published)
+        server = MiniRedis(tick, published, lambda channel: 1)
         for script in scripts.ALL:
             server.script_load(script.source)
         for transport in transports.values():

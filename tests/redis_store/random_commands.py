@@ -118,6 +118,7 @@ COMMANDS = st.one_of(
     words("SCAN", "0", "TYPE", st.sampled_from(["hash", "string", "ZSET", "foo"]), "COUNT", "99"),
     words("SCAN", "0", some(words("COUNT", counts), 1), "MATCH", st.sampled_from(["k?", "*", "["])),
     words("PUBLISH", key, value),
+    words("PUBSUB", "NUMSUB", some(key)),
     words("FLUSHALL", some(st.sampled_from(["SYNC", "async", "x"]), 2)),
 )
 

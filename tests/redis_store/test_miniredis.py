@@ -113,7 +113,7 @@ SET k v / ZADD k 1 a / ZADD k x a / ZREM k a / ZSCORE k a / ZCARD k / ZCOUNT k 0
 TYPE none / SET k v / HSET h a 1 / ZADD z 1 a / TYPE k / TYPE h / TYPE z / EXISTS k k h none
   / DEL k k none / DBSIZE
 PING / PING a / PING a b / DBSIZE x / TIME x / PTTL / GET k x / EXISTS / DEL / HGET h / ZCARD
-  / SCAN / PUBLISH c / INCR
+  / SCAN / PUBLISH c / PUBSUB / PUBSUB NUMSUB / PUBSUB numsub a b / INCR
 SCAN 0 / SCAN x / SCAN 0 COUNT / SCAN 0 COUNT 0 / SCAN 0 FOO 1 / SCAN 0 COUNT x / SCAN 0 MATCH
   / SCAN 0 TYPE
 SET k v / FLUSHALL x / EXISTS k / FLUSHALL SYNC / EXISTS k / FLUSHALL ASYNC x / EVAL / EVALSHA x

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis_ends import until
 
 import holdfast
 from holdfast.backends.redis.backend import RedisBackend
@@ -101,6 +102,31 @@ def test_the_dead_and_the_deaf_are_passed_over(
     assert run(desk.release(first, BUDGET))
     assert [holder.who.thread for holder in run(desk.inspect(name, BUDGET)).holders] == ["d"]
     assert redis_server.call("HKEYS", places) == [b".n"]
+
+
+@pytest.mark.parametrize("slots", [1, 2])  # the crowd's way, and the law's
+def test_who_listens_to_a_replica_hears_of_no_grant_that_was_none(slots: int, name: str) -> None:
+    from servers.redis_server import RedisServer
+
+    with RedisServer() as master, RedisServer() as replica:
+        replica.call("REPLICAOF", "127.0.0.1", master.port)
+        with replica.client().pubsub() as ear, holdfast.connect(master.url) as client:
+            desk: Any = client._backend
+            ear.subscribe("hf:bell:0123456789abcdef", "done")
+            first, deaf, alive = (claim(name, who, slots=slots, take=slots) for who in "abc")
+            for one in (first, deaf, alive):
+                ask(desk, one)
+            places = f"hf:{{{name}}}:w"
+            row = master.call("HGET", places, deaf.id).split(b" ")
+            row[6] = b"0123456789abcdef"  # it listened when the replica was the master
+            master.call("HSET", places, deaf.id, b" ".join(row))
+            until(lambda: master.call("INFO", "replication").get("connected_slaves") == 1)
+            until(lambda: master.call("WAIT", 1, 100) == 1)
+            assert run(desk.release(first, BUDGET))
+            assert [h.who.thread for h in run(desk.inspect(name, BUDGET)).holders] == ["c"]
+            master.call("PUBLISH", "done", "")
+            heard = (message for message in ear.listen() if message["type"] == "message")
+            assert next(heard)["channel"] == b"done"
 
 
 def test_a_semaphore_made_a_lock_is_not_granted_beside_those_who_still_hold_it(

@@ -102,6 +102,10 @@ def _lacking(said: str, key: str, source: str) -> str:
     if command is None and line is not None:
         lines = source.splitlines()[int(line[1]) - 1 : int(line[1])]
         command = re.search(r"\bp?call\('(\w+)'", "".join(lines))
+        part = re.search(r"\bcall\('(PUBSUB|CLUSTER)', '(\w+)'", "".join(lines))
+        if part is not None:
+            right = f"+{part[1]}|{part[2]}".lower()
+            return f"the user lacks the right to {part[1]} {part[2]}, {right}"
     if command is None:
         return "the user lacks a right"
     return f"the user lacks the right to {command[1].upper()}, +{command[1].lower()}"

@@ -73,11 +73,17 @@ _Kind = TypeVar("_Kind", bytes, dict[bytes, bytes], SortedSet)
 class Keyspace:
     """One database. ``now_ms`` is the time at which the present command or script began."""
 
-    __slots__ = ("expiries", "now_us", "published", "time_us", "values")
+    __slots__ = ("expiries", "listening", "now_us", "published", "time_us", "values")
 
-    def __init__(self, time_us: Callable[[], int], published: Callable[[str, bytes], int]) -> None:
+    def __init__(
+        self,
+        time_us: Callable[[], int],
+        published: Callable[[str, bytes], int],
+        listening: Callable[[str], int] = lambda channel: 0,
+    ) -> None:
         self.time_us = time_us
         self.published = published
+        self.listening = listening
         self.now_us = 0
         self.values: dict[bytes, Value] = {}
         self.expiries: dict[bytes, int] = {}  # milliseconds since the epoch

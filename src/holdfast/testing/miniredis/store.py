@@ -34,8 +34,8 @@ class MiniRedis(Keyspace):
     """A Redis 7 on the clock ``time_us`` (microseconds since the epoch).
 
     ``published`` is told the channel and the message of each PUBLISH and says how many received
-    it. It must not run a script itself: queue what has to happen. Stores share one Lua, so use
-    them from one thread.
+    it. It must not run a script itself: queue what has to happen. ``listening`` says how many
+    listen to a channel. Stores share one Lua, so use them from one thread.
 
     Error replies are raised as `MiniError`. A command or an option that this store does not have
     raises `NotImplementedError`, through any ``pcall`` of a script.
@@ -43,8 +43,13 @@ class MiniRedis(Keyspace):
 
     __slots__ = ("_scripts",)
 
-    def __init__(self, time_us: Callable[[], int], published: Callable[[str, bytes], int]) -> None:
-        super().__init__(time_us, published)
+    def __init__(
+        self,
+        time_us: Callable[[], int],
+        published: Callable[[str, bytes], int],
+        listening: Callable[[str], int] = lambda channel: 0,
+    ) -> None:
+        super().__init__(time_us, published, listening)
         self._scripts: dict[str, Function] = {}
 
     def call(self, *args: Argument) -> Reply:

@@ -31,6 +31,15 @@ def publish(space: Keyspace, words: Words) -> Reply:
     return space.published(words[1].decode("utf-8", "surrogateescape"), words[2])
 
 
+def pubsub(space: Keyspace, words: Words) -> Reply:
+    if words[1].upper() != b"NUMSUB":
+        raise NotImplementedError("miniredis has no PUBSUB but NUMSUB")
+    counts: list[Reply] = []
+    for channel in words[2:]:
+        counts += [channel, space.listening(channel.decode("utf-8", "surrogateescape"))]
+    return counts
+
+
 def dbsize(space: Keyspace, words: Words) -> Reply:
     space.bury()
     return len(space.values)
@@ -226,6 +235,7 @@ COMMANDS = {
     b"TIME": (time, 1),
     b"PING": (ping, -1),
     b"PUBLISH": (publish, 3),
+    b"PUBSUB": (pubsub, -2),
     b"DBSIZE": (dbsize, 1),
     b"FLUSHALL": (flushall, -1),
     b"EXISTS": (exists, -2),

@@ -40,7 +40,7 @@ class RedisServer(Server):
         self._redis = self._new()
 
     def _new(self) -> MiniRedis:
-        return MiniRedis(lambda: int(self.wall() * 1e6), self._published)
+        return MiniRedis(lambda: int(self.wall() * 1e6), self._published, self._listening)
 
     def amnesia(self) -> None:
         self._redis = self._new()
@@ -56,10 +56,14 @@ class RedisServer(Server):
     def subscribe(self, channel: str, listener: SimTransport) -> None:
         self._listeners[channel] = listener
 
-    def _published(self, channel: str, message: bytes) -> int:
+    def _listening(self, channel: str) -> int:
         listener = self._listeners.get(channel)
-        if listener is None or listener.node.dead:
+        return 0 if listener is None or listener.node.dead else 1
+
+    def _published(self, channel: str, message: bytes) -> int:
+        if not self._listening(channel):
             return 0
+        listener = self._listeners[channel]
         push = [b"message", channel.encode(), message]
         self.travel_slowly(listener.node, heard, listener.node, delivered, push, listener.bells)
         return 1

@@ -198,7 +198,9 @@ local function ring_in_cluster(book, message, kind, node, ear)
 end
 
 -- Ring one bell. False: nobody listens to it, so the process that waits is gone. One that has not
--- begun to listen yet ('.') asks again by itself as soon as it does.
+-- begun to listen yet ('.') asks again by itself as soon as it does. Who is gone is not rung: what
+-- is published reaches our replicas, too, and who still listens to one of them (it was the master)
+-- would believe in a grant that was none.
 local function ring(book, place, message)
   if place.home == '.' then
     return true
@@ -207,7 +209,12 @@ local function ring(book, place, message)
   if kind then
     return ring_in_cluster(book, message, kind, node, ear)
   end
-  return redis.call('PUBLISH', 'hf:bell:' .. place.home, message) > 0
+  local channel = 'hf:bell:' .. place.home
+  if redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
+    return false
+  end
+  redis.call('PUBLISH', channel, message)
+  return true
 end
 
 -- How many slots those who wait in order may take now.

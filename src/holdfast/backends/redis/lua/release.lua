@@ -43,9 +43,10 @@ for i = 1, #KEYS, 3 do
         if known and #known == 2 and match(known[2], '^%d+$') then
           length = math.min(tonumber(length), FIRST)
           local fence = math.max(known[2] + 1, now)
-          local bell = format('%s %.0f %.0f', head[1], fence, length)
+          local channel = 'hf:bell:' .. home
           call('HDEL', places, head[1])
-          if home == '.' or call('PUBLISH', 'hf:bell:' .. home, bell) > 0 then
+          if home == '.' or call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
+            call('PUBLISH', channel, format('%s %.0f %.0f', head[1], fence, length))
             local row = format('%.0f %.0f %.0f %s', fence, now + length, now, tail)
             call('HSET', key, '.f', format('%.0f', fence), head[1], row)
             call('PEXPIRE', key, KEEP)
