@@ -44,7 +44,7 @@ COMPUTING = [
 ]  # fmt: skip
 
 STEPS = {
-    "conformance": [*PYTEST, "-n", "8", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
+    "conformance": [*PYTEST, "-n", "9", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
     "tests that wait": [
         *PYTEST, "-n", "4", "--dist", "loadfile", *WAITING,
         *(f"--ignore={path}" for path in COMPUTING), *sys.argv[1:],

@@ -20,24 +20,24 @@ _number = itertools.count()
 os.environ.pop("COVERAGE_PROCESS_START", None)
 
 # A store takes part with one line: how far it reaches, and how to make the URL of a fresh one, from
-# a folder and from the servers that are running.
+# a folder and from the servers that are running. The slowest come first, for the sake of balance.
 STORES = {
-    "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
-    "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
-    "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
-    "redlock": ("network", lambda _, server: founded(emptied(server("redlock_servers"))).url),
+    "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
+    "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
+    "zookeeper": (
+        "network",
+        lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",
+    ),
+    "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
     # With replicas counted, so that one run covers both.
     "sentinel": (
         "network",
         lambda _, server: f"{emptied(server('redis_sentinels')).url}?replicas=1",
     ),
-    "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
-    "zookeeper": (
-        "network",
-        lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",
-    ),
-    "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
-    "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
+    "redlock": ("network", lambda _, server: founded(emptied(server("redlock_servers"))).url),
+    "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
+    "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
+    "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
 }
 # What a store does not give, as its capabilities say; that it refuses it is a case of its own.
 LACKS = {
