@@ -47,7 +47,7 @@ COMPUTING = [
 STEPS = {
     "conformance": [*PYTEST, "-n", "9", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
     "tests that wait": [
-        *PYTEST, "-n", "4", "--dist", "loadfile", *WAITING,
+        *PYTEST, "-n", "5", "--dist", "loadfile", *WAITING,
         *(f"--ignore={path}" for path in COMPUTING), *sys.argv[1:],
     ],
     "tests that compute": [*PYTEST, "-n", "2", "--dist", "loadfile", *COMPUTING, *sys.argv[1:]],
