@@ -30,11 +30,11 @@ PYTEST = [*COVERAGE, "run", "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_cluster.py",
+    "tests/test_docs.py", "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_cluster.py",
     "tests/chaos/test_chaos_redlock.py", "tests/chaos/test_chaos_sql.py",
     "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
     "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
-    "tests/faults", "tests/test_docs.py",
+    "tests/faults",
 ]  # fmt: skip
 
 COMPUTING = [
