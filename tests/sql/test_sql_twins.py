@@ -31,6 +31,8 @@ CLOCK = """
 DROP SCHEMA IF EXISTS twins CASCADE; CREATE SCHEMA twins;
 CREATE FUNCTION twins.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
 AS $$ SELECT to_timestamp(0) + current_setting('twins.now')::bigint * interval '1 microsecond' $$;
+CREATE FUNCTION twins.statement_timestamp() RETURNS timestamptz STABLE LANGUAGE sql
+AS $$ SELECT twins.clock_timestamp() $$;
 """
 
 

@@ -46,7 +46,9 @@ for i = 1, #KEYS, 3 do
           local channel = 'hf:bell:' .. home
           call('HDEL', places, head[1])
           if home == '.' or call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
-            call('PUBLISH', channel, format('%s %.0f %.0f', head[1], fence, length))
+            if home ~= '.' then
+              call('PUBLISH', channel, format('%s %.0f %.0f', head[1], fence, length))
+            end
             local row = format('%.0f %.0f %.0f %s', fence, now + length, now, tail)
             call('HSET', key, '.f', format('%.0f', fence), head[1], row)
             call('PEXPIRE', key, KEEP)
