@@ -98,7 +98,7 @@ def answers(call: Callable[[], Any]) -> bool:
 
 
 # In about one of three runs on a busy machine one worker of the storm has not ended forty seconds
-# after it: no promise was seen broken, and why is not known. Until it is, whoever looks asks for it.
+# after it: no promise was seen broken, and why is not known. Until it is, it is run when asked for.
 @pytest.mark.skipif(
     os.environ.get("STORM") != "cluster", reason="a worker sometimes does not end: STORM=cluster"
 )
