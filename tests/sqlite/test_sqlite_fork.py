@@ -203,7 +203,7 @@ def test_a_child_forked_while_another_thread_makes_the_default_client_never_hang
         FORKS
         + """
 os.environ["HOLDFAST_URL"] = url
-import holdfast.sync.client as sync
+import holdfast.sync.door as sync
 inside, go_on, connect = threading.Event(), threading.Event(), sync.connect
 def slow(*args):
     inside.set(); go_on.wait(60); return connect(*args)
