@@ -5,7 +5,7 @@ The conformance cases mostly wait, and so do the tests with servers that come an
 the same time, each worker with servers of its own. Those that only compute share the processors.
 The other tests have the machine for themselves.
 
-Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
+With MEASURE=1 coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
 the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
 tests run a few of them under measurement.
 """
@@ -26,7 +26,10 @@ SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
 COVERAGE = [sys.executable, "-m", "coverage"]
 
-PYTEST = [*COVERAGE, "run", "-m", "pytest"]
+# To measure takes half as long again, and what the workers of "tests that wait" measure gets lost
+# since there are so many of them: until that is mended, MEASURE=1 asks for it, limits and all.
+MEASURE = os.environ.get("MEASURE") == "1"
+PYTEST = [*COVERAGE, "run", "-m", "pytest"] if MEASURE else [sys.executable, "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
@@ -92,9 +95,11 @@ def main() -> int:
     environment = os.environ | {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")}
     results: dict[str, tuple[int, float]] = {}
     for name, command in STEPS.items():
+        if name.startswith("coverage") and not MEASURE:
+            continue
         print(f"\n=== {name}", flush=True)
         began = time.monotonic()
-        measured = environment if "pytest" in command else os.environ
+        measured = environment if MEASURE and "pytest" in command else os.environ
         code = subprocess.run(command, cwd=ROOT, env=measured).returncode if command else simulate()
         results[name] = (code, time.monotonic() - began)
         if name == "coverage data":
@@ -103,9 +108,7 @@ def main() -> int:
     print("\n=== summary")
     for name, (code, seconds) in results.items():
         print(f"{'ok    ' if code == 0 else 'FAILED'}  {name} ({seconds:.0f} s)")
-    # What the workers of "tests that wait" measure is lost on the way since there are so many of them:
-    # until that is mended the two limits are shown, and do not fail the run.
-    failed = sum(code != 0 for name, (code, _) in results.items() if "coverage of" not in name)
+    failed = sum(code != 0 for code, _ in results.values())
     missing = missing_servers()
     if missing:
         print(
