@@ -5,9 +5,9 @@ The conformance cases mostly wait, and so do the tests with servers that come an
 the same time, each worker with servers of its own. Those that only compute share the processors.
 The other tests have the machine for themselves.
 
-With MEASURE=1 coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
-the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
-tests run a few of them under measurement.
+With MEASURE=1 coverage is measured with branches, also in child processes: 100 % of what decides
+(core/, model.py, the memory store), 95 % of everything. The simulation's many seeds run on their
+own, unmeasured: the tests run a few of them under measurement.
 """
 
 from __future__ import annotations
