@@ -34,8 +34,9 @@ if os.fork():
     os.wait()
 print("ready", flush=True)
 while True:
-    with open(sys.argv[1], "w") as beat:
+    with open(sys.argv[1] + ".new", "w") as beat:
         beat.write(str(clock.now()))
+    os.replace(beat.name, sys.argv[1])  # whole, whenever we are killed
     time.sleep(0.01)
 """
 
