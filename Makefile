@@ -10,7 +10,7 @@ FIRST  ?= 1
 
 help:
 	@echo "make demo      the main job on the embedded store, in your terminal (no server)"
-	@echo "make test      everything: style, types, all tests on all stores, simulation (MEASURE=1: coverage)"
+	@echo "make test      everything: style, types, all tests on all stores, coverage, simulation"
 	@echo "make check     style and types alone"
 	@echo "make simulate  SEEDS=$(SEEDS) FIRST=$(FIRST) STORE=memory|redis: in virtual time, with faults"
 	@echo "make bench     the numbers, as ratios measured side by side"

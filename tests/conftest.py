@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import coverage
 import pytest
 
 from servers.programs import program
@@ -26,6 +29,29 @@ if TYPE_CHECKING:
     from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
 pytest_plugins = ["holdfast.testing.fixtures"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker is killed if it does not end soon: what it measured is safe before."""
+    measure = coverage.Coverage.current()
+    if measure is not None and hasattr(session.config, "workerinput"):
+        measure.stop()
+        measure.save()
+
+
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """One worker runs what needs the same servers: of the conformance cases half of those of one
+    store in one face, of all others those of one file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, test = nodeid.split("::", 1)
+            case = re.match(r"test_conformance\[(\w+-\w+)-(.*)\]", test)
+            return f"{file} {case[1]} {zlib.crc32(case[2].encode()) // 2 % 2}" if case else file
+
+    return ByServer(config, log)
 
 _missing: set[str] = set()
 

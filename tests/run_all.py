@@ -2,12 +2,12 @@
 summary.
 
 The conformance cases mostly wait, and so do the tests with servers that come and go: several run at
-the same time, each worker with servers of its own. Those that only compute share the processors.
-The other tests have the machine for themselves.
+the same time, each worker with servers of its own. The other tests have the machine for themselves,
+but for what only computes: that takes what they leave of the processors, and gives way.
 
-With MEASURE=1 coverage is measured with branches, also in child processes: 100 % of what decides
-(core/, model.py, the memory store), 95 % of everything. The simulation's many seeds run on their
-own, unmeasured: the tests run a few of them under measurement.
+Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
+the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
+tests run a few of them under measurement.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from servers.programs import program
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
 WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
-COVERAGE = [sys.executable, "-m", "coverage"]
 
-# To measure takes half as long again, and what the workers of "tests that wait" measure gets lost
-# since there are so many of them: until that is mended, MEASURE=1 asks for it, limits and all.
-MEASURE = os.environ.get("MEASURE") == "1"
-PYTEST = [*COVERAGE, "run", "-m", "pytest"] if MEASURE else [sys.executable, "-m", "pytest"]
 CONFORMANCE = "tests/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
-    "tests/test_docs.py", "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_cluster.py",
+    "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_cluster.py",
     "tests/chaos/test_chaos_redlock.py", "tests/chaos/test_chaos_sql.py",
+    "tests/test_docs.py", "tests/test_bench.py",
+    "tests/test_sql_servers.py", "tests/test_zookeeper_server.py",
     "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
     "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
     "tests/faults",
 ]  # fmt: skip
-
 COMPUTING = [
     "tests/test_simulation.py", "tests/test_law_twins.py", "tests/test_history.py",
     "tests/redis_store/test_miniredis.py", "tests/redis_store/test_miniredis_lua.py",
@@ -47,32 +46,86 @@ COMPUTING = [
     "tests/redlock_store/test_redlock_model.py",
 ]  # fmt: skip
 
-STEPS = {
-    "conformance": [*PYTEST, "-n", "9", "--dist", "loadgroup", CONFORMANCE, *sys.argv[1:]],
-    "tests that wait": [
-        *PYTEST, "-n", "5", "--dist", "loadfile", *WAITING,
-        *(f"--ignore={path}" for path in COMPUTING), *sys.argv[1:],
-    ],
-    "tests that compute": [*PYTEST, "-n", "2", "--dist", "loadfile", *COMPUTING, *sys.argv[1:]],
-    "tests": [
-        *PYTEST,
-        *(f"--ignore={path}" for path in (CONFORMANCE, *WAITING, *COMPUTING)),
-        *sys.argv[1:],
-    ],
-    "simulations": [],
-    "coverage data": [*COVERAGE, "combine", "--quiet"],
-    "coverage of what decides: 100 %": [
-        *COVERAGE, "report", f"--include={WHOLE}", "--fail-under=100",
-    ],
-    "coverage of everything: 95 %": [*COVERAGE, "report", "--fail-under=95"],
-}  # fmt: skip
+POLITE = ["nice", "-n", "19"]
+COVERAGE = [sys.executable, "-m", "coverage"]
+PYTEST = [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]]
 
 
-# Each computes on one processor: they run beside each other, after all that waits.
-SIMULATIONS = [
-    [sys.executable, "-m", "holdfast.testing.simulate", "--store", store, "--seeds", seeds]
-    for store, seeds in SEEDS.items()
-]
+def beside(workers: int) -> list[str]:
+    """So many at the same time; who shares servers shares a worker (tests/conftest.py)."""
+    return ["-n", str(workers), "--dist", "loadscope"]
+
+
+def without(*paths: str) -> list[str]:
+    return [f"--ignore={path}" for path in paths]
+
+
+# One stage after the other; what is in one stage runs at the same time.
+STAGES: list[dict[str, list[str]]] = [
+    {"conformance": [*PYTEST, *beside(10), CONFORMANCE]},
+    {"tests that wait": [*PYTEST, *beside(5), *WAITING, *without(*COMPUTING)]},
+    {
+        "tests": [*PYTEST, *without(CONFORMANCE, *WAITING, *COMPUTING)],
+        "tests that compute": [*POLITE, *PYTEST, "--timeout=900", *beside(2), *COMPUTING],
+    }
+    | {
+        f"simulation: {store}": [
+            *(*POLITE, sys.executable, "-m", "holdfast.testing.simulate"),
+            *("--store", store, "--seeds", seeds),
+        ]
+        for store, seeds in SEEDS.items()
+    },
+    {"coverage data": [*COVERAGE, "combine", "--quiet"]},
+    {
+        "coverage of what decides: 100 %": [
+            *COVERAGE, "report", f"--include={WHOLE}", "--fail-under=100",
+        ],
+        "coverage of everything: 95 %": [*COVERAGE, "report", "--fail-under=95"],
+    },
+]  # fmt: skip
+
+
+@dataclass
+class Step:
+    """One command that runs. The first of a stage is seen while it runs, the others after it."""
+
+    name: str
+    command: list[str]
+    output: IO[bytes] | None
+
+    def start(self) -> None:
+        environment = dict(os.environ)
+        # Each of very many processes would compile holdfast anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        if "pytest" in self.command:
+            environment["COVERAGE_PROCESS_START"] = str(ROOT / "pyproject.toml")
+        if not self.output:
+            print(f"\n=== {self.name}", flush=True)
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            self.command, cwd=ROOT, env=environment, stdout=self.output, stderr=self.output
+        )
+
+    def end(self) -> None:
+        self.code = self.process.wait()
+        self.seconds = time.monotonic() - self.began
+        if self.output:
+            self.output.seek(0)
+            text = self.output.read().decode(errors="replace")
+            print(f"\n=== {self.name}\n{text}", end="", flush=True)
+            self.output.close()
+
+
+def run(stage: dict[str, list[str]]) -> list[Step]:
+    steps = [
+        Step(name, command, tempfile.TemporaryFile() if number else None)
+        for number, (name, command) in enumerate(stage.items())
+    ]
+    for step in steps:
+        step.start()
+    for step in steps:
+        step.end()
+    return steps
 
 
 def missing_servers() -> list[str]:
@@ -81,34 +134,23 @@ def missing_servers() -> list[str]:
     return [name for name, _package in pairs if program(name) is None]
 
 
-def simulate() -> int:
-    began = [subprocess.Popen(command, cwd=ROOT) for command in SIMULATIONS]
-    return max(abs(process.wait()) for process in began)
-
-
 def main() -> int:
-    # Who was started in the background may have been told to ignore it; the programs that are
+    # Who was started in the background may have been told to ignore them; the programs that are
     # tested must not inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     for old in ROOT.glob(".coverage*"):
         old.unlink()
-    environment = os.environ | {"COVERAGE_PROCESS_START": str(ROOT / "pyproject.toml")}
-    results: dict[str, tuple[int, float]] = {}
-    for name, command in STEPS.items():
-        if name.startswith("coverage") and not MEASURE:
-            continue
-        print(f"\n=== {name}", flush=True)
-        began = time.monotonic()
-        measured = environment if MEASURE and "pytest" in command else os.environ
-        code = subprocess.run(command, cwd=ROOT, env=measured).returncode if command else simulate()
-        results[name] = (code, time.monotonic() - began)
-        if name == "coverage data":
+    steps: list[Step] = []
+    for stage in STAGES:
+        steps += run(stage)
+        if "coverage data" in stage:
             for torn in ROOT.glob(".coverage.*"):  # of processes that the tests killed
                 torn.unlink()
     print("\n=== summary")
-    for name, (code, seconds) in results.items():
-        print(f"{'ok    ' if code == 0 else 'FAILED'}  {name} ({seconds:.0f} s)")
-    failed = sum(code != 0 for code, _ in results.values())
+    for step in steps:
+        print(f"{'ok    ' if step.code == 0 else 'FAILED'}  {step.name} ({step.seconds:.0f} s)")
+    failed = sum(step.code != 0 for step in steps)
     missing = missing_servers()
     if missing:
         print(
@@ -116,7 +158,7 @@ def main() -> int:
         )
         print("!!! as root, or install them; the stores that need them were left out.\n")
         failed += os.environ.get("CI") == "true"
-    print(f"steps: {len(results) - min(failed, len(results))} passed, {failed} failed")
+    print(f"steps: {len(steps) - min(failed, len(steps))} passed, {failed} failed")
     return 1 if failed else 0
 
 

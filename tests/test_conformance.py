@@ -17,8 +17,6 @@ pytest.register_assert_rewrite("holdfast.testing.conformance")
 from holdfast.testing.conformance import cases_for, run_case  # noqa: E402
 
 _number = itertools.count()
-# Of what these cases start, many processes, none is measured: that would take as long again.
-os.environ.pop("COVERAGE_PROCESS_START", None)
 
 # A store takes part with one line: how far it reaches, and how to make the URL of a fresh one, from
 # a folder and from the servers that are running. The slowest come first, for the sake of balance.
@@ -55,7 +53,9 @@ MEASURED = (
 
 
 @pytest.fixture(autouse=True)
-def measured(request: pytest.FixtureRequest) -> Iterator[None]:
+def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Of what these cases start, many processes, none is measured: that would take as long again.
+    monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
     measure = coverage.Coverage.current()
     said = request.node.name
     if measure is None or any(f"[{each}-" in said for each in MEASURED):
@@ -104,12 +104,7 @@ def without_tables(server):
 @pytest.mark.parametrize(
     "store, case, face",
     [
-        pytest.param(
-            *(store, case, face),
-            id=f"{store}-{face}-{case.name}",
-            # Of several workers one runs all of these, and starts only the server that they need.
-            marks=pytest.mark.xdist_group(f"{store}-{face}"),
-        )
+        pytest.param(store, case, face, id=f"{store}-{face}-{case.name}")
         for store, (across, _) in STORES.items()
         for case, face in chosen(store, across)
     ],

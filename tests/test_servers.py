@@ -68,7 +68,7 @@ def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monke
 @pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
 def test_a_missing_server_is_said_loudly_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
     monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(run_all, "STEPS", {})
+    monkeypatch.setattr(run_all, "STAGES", [])
     monkeypatch.setattr(run_all, "missing_servers", lambda: ["some-server"])
     monkeypatch.setattr(run_all, "ROOT", Path("/nonexistent"))
     assert run_all.main() == failed

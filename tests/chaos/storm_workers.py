@@ -17,13 +17,15 @@ true, and *after* whatever it says has happened:
     raised                                    what it must never be told
 
 The nursery obeys lines on its stdin: spawn, kill, stop, cont, wait. Only it signals, and only its
-own children, so no pid that was given to somebody else is ever hit.
+own children, so no pid that was given to somebody else is ever hit. Who does not end is asked what
+it is doing (SIGUSR1), and says so on stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -209,7 +211,13 @@ def threads(url: str, path: str, leases: dict[str, float]) -> None:
             one.join()
 
 
+def say_where_tasks_are() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
+
 async def tasks(url: str, path: str, leases: dict[str, float]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, say_where_tasks_are)
     async with holdfast.aio.connect(url) as client, asyncio.TaskGroup() as crowd:
         for pair in leases.items():
             crowd.create_task(Contender(client, TaskLine(path), *pair).live())
@@ -234,6 +242,7 @@ class Nursery:
             case ["spawn", *what]:
                 pid = os.fork()
                 if pid == 0:
+                    faulthandler.register(signal.SIGUSR1, all_threads=True)
                     work(*what)
                     sys.stderr.flush()
                     os._exit(0)
@@ -260,6 +269,9 @@ class Nursery:
                             codes[pid] = status
                     time.sleep(0.01)
                 self.children -= codes.keys()
+                for pid in self.children:
+                    os.kill(pid, signal.SIGUSR1)
+                    time.sleep(0.5)
                 return [list(codes.values()), len(self.children)]
         raise AssertionError(order)
 

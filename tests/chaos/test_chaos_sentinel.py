@@ -54,7 +54,7 @@ def test_a_storm_of_failovers_loses_no_belief_and_repeats_no_fence(
             print(f"    of which the sentinels took for electing: {times}")
     assert verdict.violations == []
     assert "Traceback" not in errors, errors
-    assert (set(codes), left) == ({0}, 0)
+    assert (set(codes), left) == ({0}, 0), errors
     assert failovers == FAILOVERS
     assert verdict.counts["hand-overs"] >= HAND_OVERS
     assert verdict.counts["refused"] >= storm.faults["stop"]  # who was stopped wrote in the end

@@ -71,7 +71,7 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
 
     assert verdict.violations == []
     assert "Traceback" not in errors, errors
-    assert (set(codes), left) == ({0}, 0)
+    assert (set(codes), left) == ({0}, 0), errors
     assert verdict.counts["hand-overs"] >= HAND_OVERS
     # Who was stopped wrote in the end, and was refused; nobody else was.
     lost = storm.faults["stop"] + storm.faults["cut off"] + verdict.counts["fell"]

@@ -79,7 +79,7 @@ def test_a_child_holds_nothing_disturbs_nothing_and_can_lock(url: str, name: str
     said = play(
         """
 client = holdfast.connect(url, lease=0.9); lock = client.lock(name); hold = lock.acquire()
-time.sleep(0.4)  # the keeper has connected, too
+while len(ids(client)) < 2: time.sleep(0.01)  # until the keeper has connected, too
 before = ids(client)
 def child():
     assert not hold.is_held and hold.lost and not lock.is_held

@@ -377,10 +377,13 @@ def test_threads_that_ask_at_once_have_a_connection_each(
         with mine.client.lock(f"{name}-{number}"):
             done.wait(PATIENCE)
 
-    for number in range(4):
-        threading.Thread(target=one, args=(number,), daemon=True).start()
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
     ready.wait(PATIENCE)
     until(lambda: done.n_waiting == 4)
     assert len(connections(server)) >= before + 4
     done.wait(PATIENCE)
+    for thread in threads:
+        thread.join(PATIENCE)
     assert isinstance(mine.client, holdfast.Client)

@@ -26,7 +26,9 @@ SERVER_WORDS = (
     "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "5",
 )  # fmt: skip
 QUICK = {
-    "info-period": 500, "ask-period": 200, "ping-period": 100, "publish-period": 300,
+    # Five times the ping period old may be what is known of a replica that is to take over, and
+    # that is asked for once a second only: with less than 200 no replica is good enough.
+    "info-period": 500, "ask-period": 200, "ping-period": 300, "publish-period": 300,
     # On a busy machine a sentinel may stand still: it need not think that its clock is wrong.
     "tilt-trigger": 20000, "tilt-period": 1000,
 }  # fmt: skip

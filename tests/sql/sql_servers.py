@@ -39,8 +39,14 @@ class Database:
         return f"{self.now} - INTERVAL {unit}"
 
     def drop_tables(self) -> None:
-        for table in TABLES:
-            self.call(f"DROP TABLE IF EXISTS {table}")
+        """Also those that tests of other things left on the same server."""
+        here = "current_schema()" if self.kind == "postgres" else "DATABASE()"
+        found = self.call(
+            "SELECT table_name FROM information_schema.tables "
+            f"WHERE table_schema = {here} AND table_name LIKE 'holdfast%'"
+        )
+        for (table,) in found:
+            self.call(f"DROP TABLE {table}")
 
     def sessions(self) -> list[int]:
         """Those of holdfast; the test's own are closed by now."""
