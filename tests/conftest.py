@@ -53,6 +53,7 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 
     return ByServer(config, log)
 
+
 _missing: set[str] = set()
 
 
