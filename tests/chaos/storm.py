@@ -125,7 +125,11 @@ class Storm:
         report = f"{self.path}.json"
         self.ask("report", report)
         self.records = json.loads(Path(report).read_text())
-        return codes, left, self.stderr.read_text()
+        errors = self.stderr.read_text()
+        if left:
+            with holdfast.connect(self.url(self.ports())) as client:
+                errors += "\n".join(str(client.inspect(name)) for name in self.leases)
+        return codes, left, errors
 
     # -- workers -------------------------------------------------------------------------------
 

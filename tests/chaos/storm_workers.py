@@ -213,7 +213,7 @@ def threads(url: str, path: str, leases: dict[str, float]) -> None:
 
 def say_where_tasks_are() -> None:
     for task in asyncio.all_tasks():
-        task.print_stack()
+        task.print_stack(file=sys.stderr)
 
 
 async def tasks(url: str, path: str, leases: dict[str, float]) -> None:

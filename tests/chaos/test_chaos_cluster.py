@@ -7,7 +7,6 @@ then elects. Each recovery is printed as a multiple of that time-out.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -97,11 +96,6 @@ def answers(call: Callable[[], Any]) -> bool:
     return True
 
 
-# In about one of three runs on a busy machine one worker of the storm has not ended forty seconds
-# after it: no promise was seen broken, and why is not known. Until it is, it is run when asked for.
-@pytest.mark.skipif(
-    os.environ.get("STORM") != "cluster", reason="a worker sometimes does not end: STORM=cluster"
-)
 def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes_on(
     cluster: Any,
 ) -> None:

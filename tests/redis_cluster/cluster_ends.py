@@ -12,7 +12,7 @@ _number = itertools.count()
 RIGHTS_OF_ONE = (
     "~hf:* &hf:bell:* -@all +evalsha +eval +scan +time +exists"
     " +hget +hset +hsetnx +hgetall +hdel +hlen +hincrby +pexpire +pttl"
-    " +zadd +zrem +zpopmin +zrange +zrangebyscore"
+    " +zadd +zrem +zscore +zrange +zrangebyscore"
 )
 
 

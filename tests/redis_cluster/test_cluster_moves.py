@@ -178,3 +178,34 @@ def test_who_asks_while_the_cluster_is_down_is_told_so_and_asks_with_pauses(
     again = waits.result(PATIENCE)
     assert again.fence > hold.fence
     mine.do(lambda client: again.release())
+
+
+def test_the_last_who_waits_is_served_while_the_slot_is_on_its_way(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    """All keys are still at the old node, and the release empties the queue: from then on that key
+    is said to be elsewhere, in the middle of the script."""
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving = begin_to_move(cluster, name)
+    mine.do(lambda client: hold.release())  # it raises if that is unknown
+    later = waits.result(PATIENCE)
+    assert later.fence > hold.fence
+    end_to_move(cluster, moving)
+    other.do(lambda client: later.release())
+
+
+def test_who_gives_up_while_the_slot_is_on_its_way_leaves_no_place(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).try_acquire(timeout=0.5))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving = begin_to_move(cluster, name)
+    assert waits.result(PATIENCE) is None
+    end_to_move(cluster, moving)
+    assert mine.do(lambda client: client.inspect(name)).waiters == ()
+    mine.do(lambda client: hold.release())

@@ -310,3 +310,16 @@ def test_an_answer_and_a_bell_in_one_read_are_both_heard(
     assert heard.wait(PATIENCE) and not any(late), "the bell stayed in the reader"
     mine.do(lambda client: hold.release())
     waits.result(PATIENCE)
+
+
+def test_a_place_without_its_queue_is_taken_anew(
+    redis_server: Any, name: str, agents: Callable[..., Agent]
+) -> None:
+    """One of a name's keys can be evicted alone: who waits must not wait for ever."""
+    mine, other = agents("blocking", redis_server.url), agents("blocking", redis_server.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    assert redis_server.call("DEL", f"{key_of(f'default:{name}')}:q") == 1
+    mine.do(lambda client: hold.release())
+    assert waits.result(PATIENCE).fence > hold.fence

@@ -19,7 +19,7 @@ Make = Callable[..., Agent]
 LEAST = (
     "~hf:* &hf:bell:* -@all +evalsha +eval +subscribe +scan +time +exists +publish +pubsub|numsub"
     " +hget +hset +hsetnx +hgetall +hdel +hlen +hincrby +pexpire +pttl"
-    " +zadd +zrem +zpopmin +zrange +zrangebyscore"
+    " +zadd +zrem +zscore +zrange +zrangebyscore"
 )
 RIGHTS = [word for word in LEAST.split() if word[0] == "+"]
 numbers = itertools.count()

@@ -37,6 +37,7 @@ class ClusterNode(RedisServer):
             "--cluster-node-timeout": str(int(self._node_timeout * 1000)),
             "--cluster-port": str(port + 10000),
             "--cluster-replica-validity-factor": "0",
+            "--repl-diskless-sync-delay": "0",  # nobody else comes to be fed
         }
         if self.tls:  # or nodes would tell of their other ports, which they do not have
             arguments |= {
@@ -114,7 +115,11 @@ class RedisCluster:
     def settle(self) -> None:
         """Wait until all that run agree on who serves what, and every replica is at its master's
         side. One that was a master and comes back believes for a while that it still is."""
-        _until(self._is_settled_everywhere)
+        try:
+            _until(self._is_settled_everywhere)
+        except AssertionError as error:
+            seen = [f"{node.port}: {node.call('CLUSTER', 'NODES').decode()}" for node in self.running]
+            raise AssertionError("\n".join([str(error), *seen])) from error
 
     def _is_settled_everywhere(self) -> bool:
         if not all(self._is_settled(node) for node in self.running):
@@ -124,8 +129,17 @@ class RedisCluster:
             for node in self.running
         ]
         serving = {port for _, _, port in maps[0]}
-        masters = {node.port for node in self.masters}
-        return all(one == maps[0] for one in maps) and serving == masters
+        roles = {node.port: node.call("ROLE") for node in self.running}
+        # A replica counts when its master sends it what is written from now on.
+        fed = {
+            (int(replica[1]), port)
+            for port, role in roles.items()
+            if role[0] == b"master"
+            for replica in role[2]
+        }
+        following = {(port, role[2]) for port, role in roles.items() if role[0] != b"master"}
+        masters = {port for port, role in roles.items() if role[0] == b"master"}
+        return all(one == maps[0] for one in maps) and serving == masters and fed == following
 
     def _is_settled(self, node: ClusterNode) -> bool:
         try:

@@ -69,6 +69,8 @@ def explained(error: ServerError, where: str, key: str = "", source: str = "") -
             seat=elsewhere[3],
             just_now=elsewhere[1] == "ASK",
         )
+    if "non local key" in said:  # the slot began to move while a script was at it
+        word = "TRYAGAIN"
     transient, hint = _CONDITIONS.get(word, (False, ""))
     if word == "WRONGTYPE" or "FOREIGN data" in said:
         hint = f"data that holdfast did not write is under {key or 'a key'}: it was left as it is"

@@ -75,8 +75,7 @@ LUA_BUGS: dict[str, Bug] = {
     ),
     # In a crowd: who was served keeps its place as well.
     "lua_a_crowd_is_served_twice": planted(
-        ("local head = call('ZPOPMIN', queue)", "local head = call('ZRANGE', queue, 0, 0)"),
-        ("          call('HDEL', places, head[1])\n", ""),
+        ("          call('ZREM', queue, head)\n          call('HDEL', places, head)\n", ""),
     ),
     # In a crowd: the next is granted it for longer than it may believe, under an old fence.
     "lua_a_crowd_keeps_its_fence": planted(("math.max(known[2] + 1, now)", "tonumber(known[2])")),

@@ -88,6 +88,15 @@ local function drop(book, id)
   redis.call('HDEL', book.places, id)
 end
 
+-- What was found in the queue; nil if it could not be asked. In a cluster, while a slot is on its
+-- way, a key that this very step has emptied is said to be elsewhere: nobody stands there.
+local function standing(found)
+  if not found.err then
+    return found
+  end
+  return string.find(found.err, 'non local key', 1, true) and {} or nil
+end
+
 -- The living place number `skip` of the fair, or of the unfair; the dead before it are buried.
 local function waiter(book, fair, skip)
   local low, high = '-inf', '(' .. UNFAIR
@@ -95,7 +104,9 @@ local function waiter(book, fair, skip)
     low, high = UNFAIR, '+inf'
   end
   while true do
-    local id = redis.call('ZRANGEBYSCORE', book.queue, low, high, 'LIMIT', skip, 1)[1]
+    local found = standing(redis.pcall('ZRANGEBYSCORE', book.queue, low, high, 'LIMIT', skip, 1))
+      or redis.call('ZRANGEBYSCORE', book.queue, low, high) -- raises it, and tells this line
+    local id = found[1]
     if not id then
       return nil
     end
@@ -110,10 +121,12 @@ local function waiter(book, fair, skip)
   end
 end
 
+-- One that is written down and does not stand in the queue would never be served: one of the two
+-- keys was evicted alone, say. It counts for nothing, and who asks takes a new place.
 local function place_of(book, id)
   local said = redis.call('HGET', book.places, id)
   local place = said and row(id, said)
-  if place and place.ends > book.now then
+  if place and place.ends > book.now and redis.call('ZSCORE', book.queue, id) then
     return place
   end
   if place then
@@ -374,7 +387,9 @@ local function look(book, most)
   for _, hold in pairs(book.holds) do
     holds[#holds + 1] = written(hold)
   end
-  for _, id in ipairs(redis.call('ZRANGE', book.queue, 0, most - 1)) do
+  local found = standing(redis.pcall('ZRANGE', book.queue, 0, most - 1))
+    or redis.call('ZRANGE', book.queue, 0, 0) -- raises it, and tells this line
+  for _, id in ipairs(found) do
     local said = redis.call('HGET', book.places, id)
     if said and row(id, said).ends > book.now then
       waiters[#waiters + 1] = said

@@ -35,8 +35,10 @@ for i = 1, #KEYS, 3 do
       elseif size == '1 1' then
         -- A lock. If the first who waits is alive and heard, the law would grant it to that one,
         -- with a short first lease, and so do we: in a crowd every release ends here.
-        local head = call('ZPOPMIN', queue)
-        local place = head[1] and call('HGET', places, head[1])
+        -- It is looked at first and taken out when it is served: in a cluster, while the slot is on
+        -- its way, a queue that is empty for a moment could not be written to again.
+        local head = call('ZRANGE', queue, 0, 0)[1]
+        local place = head and call('HGET', places, head)
         local stays, tail, length, home =
           match(place or '', '^1 (%d+) %d+ ((%d+) 1 1 ([%w.]+) .*)$')
         local known = stays and tonumber(stays) > now and call('HGETALL', key)
@@ -44,18 +46,17 @@ for i = 1, #KEYS, 3 do
           length = math.min(tonumber(length), FIRST)
           local fence = math.max(known[2] + 1, now)
           local channel = 'hf:bell:' .. home
-          call('HDEL', places, head[1])
+          call('ZREM', queue, head)
+          call('HDEL', places, head)
           if home == '.' or call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
             if home ~= '.' then
-              call('PUBLISH', channel, format('%s %.0f %.0f', head[1], fence, length))
+              call('PUBLISH', channel, format('%s %.0f %.0f', head, fence, length))
             end
             local row = format('%.0f %.0f %.0f %s', fence, now + length, now, tail)
-            call('HSET', key, '.f', format('%.0f', fence), head[1], row)
+            call('HSET', key, '.f', format('%.0f', fence), head, row)
             call('PEXPIRE', key, KEEP)
             served = true
           end
-        elseif head[1] then
-          call('ZADD', queue, head[2], head[1]) -- as it was: this is for the law
         end
       end
       if not served then
