@@ -118,7 +118,9 @@ class RedisCluster:
         try:
             _until(self._is_settled_everywhere)
         except AssertionError as error:
-            seen = [f"{node.port}: {node.call('CLUSTER', 'NODES').decode()}" for node in self.running]
+            seen = [
+                f"{node.port}: {node.call('CLUSTER', 'NODES').decode()}" for node in self.running
+            ]
             raise AssertionError("\n".join([str(error), *seen])) from error
 
     def _is_settled_everywhere(self) -> bool:
