@@ -48,16 +48,19 @@ LACKS = {
 # and a store's own tests measure the store.
 MEASURED = (
     "memory-blocking", "memory-asyncio", "sqlite-blocking", "sqlite-asyncio", "redis-asyncio",
-    "zookeeper-blocking", "postgres-asyncio", "mariadb-blocking",
+    "zookeeper-blocking", "postgres-asyncio", "mariadb-blocking", "mariadb-asyncio",
+    "redlock-blocking", "redlock-asyncio",
 )  # fmt: skip
+# Of the many processes that the cases start, those of one store are measured.
+WITH_CHILDREN = "sqlite-blocking"
 
 
 @pytest.fixture(autouse=True)
 def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Of what these cases start, many processes, none is measured: that would take as long again.
-    monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
     measure = coverage.Coverage.current()
     said = request.node.name
+    if f"[{WITH_CHILDREN}-" not in said:
+        monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
     if measure is None or any(f"[{each}-" in said for each in MEASURED):
         yield
         return
