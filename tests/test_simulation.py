@@ -88,6 +88,13 @@ def test_a_planted_bug_is_found(bug):
     assert hunt.returncode == 0 and "found by seed" in hunt.stdout, hunt.stdout + hunt.stderr
 
 
+@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS, *REPLICA_BUGS])
+def test_a_planted_bug_is_gone_when_the_hunt_is_over(bug, capsys):
+    main(["--bug", bug, "--seeds", "1"])  # whether one seed finds it is not the question here
+    store = "memory" if bug in BUGS else "redis" if bug in LUA_BUGS else "replicas"
+    assert main(["--store", store, "--seeds", "1"]) == 0, capsys.readouterr().out
+
+
 def test_a_planted_bug_is_found_here_too(capsys):
     assert main(["--bug", "one_more_than_there_are", "--seeds", "50"]) == 0
     assert main(["--bug", "lua_one_more_than_there_are", "--seeds", "50"]) == 0
