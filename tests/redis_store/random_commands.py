@@ -107,7 +107,6 @@ COMMANDS = st.one_of(
     words("ZADD", zset, some(st.sampled_from(["NX", "nx"]), 1), some(st.tuples(score, field))),
     words("ZADD", zset, score, field),
     words("ZREM", zset, field, some(field)),
-    words("ZPOPMIN", zset),
     words("ZSCORE", zset, field),
     words("ZCARD", zset),
     words("ZRANGE", zset, integer, integer, some(ranges)),

@@ -51,17 +51,6 @@ def zrem(space: Keyspace, words: Words) -> Reply:
     return removed
 
 
-def zpopmin(space: Keyspace, words: Words) -> Reply:
-    if len(words) > 2:
-        raise NotImplementedError("miniredis has no ZPOPMIN of several")
-    members = space.find_as(SortedSet, words[1])
-    if members is None:
-        return []
-    number, member = members.order[0]
-    zrem(space, (b"ZREM", words[1], member))
-    return [member, spelled(number)]
-
-
 def zscore(space: Keyspace, words: Words) -> Reply:
     members = space.find_as(SortedSet, words[1])
     found = None if members is None else members.scores.get(words[2])
@@ -177,7 +166,6 @@ def _reply(found: list[tuple[float, bytes]], options: _Options) -> Reply:
 COMMANDS = {
     b"ZADD": (zadd, -4),
     b"ZREM": (zrem, -3),
-    b"ZPOPMIN": (zpopmin, -2),
     b"ZSCORE": (zscore, 3),
     b"ZCARD": (zcard, 2),
     b"ZCOUNT": (zcount, 4),
