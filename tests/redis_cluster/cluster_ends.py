@@ -42,6 +42,14 @@ def errors(cluster: Any, word: str) -> int:
     return sum(stats.get(f"errorstat_{word}", {}).get("count", 0) for stats in known)
 
 
+def stopped_scripts(cluster: Any) -> int:
+    """How many ended in an error, in the middle of what they do; not those that were unknown."""
+    known = [node.call("INFO", "commandstats") for node in cluster.masters]
+    words = ("cmdstat_evalsha", "cmdstat_eval")
+    failed = [stats.get(word, {}).get("failed_calls", 0) for stats in known for word in words]
+    return sum(failed) - errors(cluster, "NOSCRIPT")
+
+
 def calls(node: Any, command: str) -> int:
     known = node.call("INFO", "commandstats").get(f"cmdstat_{command}", {})
     return int(known.get("calls", 0))

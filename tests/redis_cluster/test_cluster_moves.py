@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from cluster_ends import elsewhere, errors, slot
+from cluster_ends import elsewhere, errors, slot, stopped_scripts
 
 from faces import PATIENCE, Agent, took, until
 from holdfast import BackendError
@@ -197,6 +197,22 @@ def test_the_last_who_waits_is_served_while_the_slot_is_on_its_way(
     other.do(lambda client: later.release())
 
 
+def test_the_last_reader_is_served_while_the_slot_is_on_its_way(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    """There is room for more after it, and the queue, which is empty now, is looked at again."""
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.rwlock(name).write().acquire())
+    waits = other.later(lambda client: client.rwlock(name).read().acquire(timeout=PATIENCE))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving = begin_to_move(cluster, name)
+    mine.do(lambda client: hold.release())  # it raises if that is unknown
+    later = waits.result(PATIENCE)
+    assert later.fence > hold.fence
+    end_to_move(cluster, moving)
+    other.do(lambda client: later.release())
+
+
 def test_who_gives_up_while_the_slot_is_on_its_way_leaves_no_place(
     agent: Make, cluster: Any, name: str
 ) -> None:
@@ -204,8 +220,9 @@ def test_who_gives_up_while_the_slot_is_on_its_way_leaves_no_place(
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).try_acquire(timeout=0.5))
     until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
-    moving = begin_to_move(cluster, name)
+    moving, before = begin_to_move(cluster, name), stopped_scripts(cluster)
     assert waits.result(PATIENCE) is None
+    assert stopped_scripts(cluster) == before
     end_to_move(cluster, moving)
     assert mine.do(lambda client: client.inspect(name)).waiters == ()
     mine.do(lambda client: hold.release())
