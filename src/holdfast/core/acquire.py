@@ -67,7 +67,8 @@ async def obtain(
         raise differs(claim, answer)
     if not claim.wait:
         return None
-    waiting = Waiting(claim, runtime.signal())
+    ear = getattr(backend, "ear", None)
+    waiting = Waiting(claim, runtime.signal() if ear is None else ear(claim))
     waiting.still(sent, now, answer.retry_after, answer.fence)
     told: WaitBegan | None = None
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # is good for 0.0001, a virtual machine under load for less than 0.005.
 DRIFT = 0.01
 HISTOGRAM_BUCKETS = 40
+MOST_BITS = 64  # of a duration in µs: half a million years
 MOST_UNSORTED = 1000
 SLACK = 0.001
 
@@ -211,8 +212,8 @@ class Ledger:
         self.lost = self.released = self.renewals = self.renew_errors = 0
         self.waited: list[float] = []
         self.lasted: list[float] = []
-        self.wait_time = [0] * HISTOGRAM_BUCKETS
-        self.hold_time = [0] * HISTOGRAM_BUCKETS
+        self.wait_time = [0] * MOST_BITS
+        self.hold_time = [0] * MOST_BITS
 
     def enter(self, held: Held, waited: float) -> None:
         """A new hold. Under the mutex."""
@@ -229,7 +230,7 @@ class Ledger:
         Under the mutex."""
         for durations, buckets in ((self.waited, self.wait_time), (self.lasted, self.hold_time)):
             for seconds in durations:
-                buckets[_bucket(seconds)] += 1
+                buckets[int(seconds * 1e6).bit_length()] += 1
             durations.clear()
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
@@ -319,8 +320,8 @@ class Ledger:
                 self.renew_errors,
                 len(self.kept),
                 len(self.waiting),
-                tuple(self.wait_time),
-                tuple(self.hold_time),
+                _shown_buckets(self.wait_time),
+                _shown_buckets(self.hold_time),
             )
 
 
@@ -333,5 +334,7 @@ def shown(full_name: str) -> str:
     return repr(bare(full_name))
 
 
-def _bucket(seconds: float) -> int:
-    return min(int(seconds * 1e6).bit_length(), HISTOGRAM_BUCKETS - 1) if seconds > 0 else 0
+def _shown_buckets(counts: list[int]) -> tuple[int, ...]:
+    """What lasted longer than the last one's time is counted there, too."""
+    last = HISTOGRAM_BUCKETS - 1
+    return (*counts[:last], sum(counts[last:]))

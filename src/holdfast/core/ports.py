@@ -75,6 +75,9 @@ class Backend(Protocol):
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
 
+    It may have ``ear(claim)``: the signal with which the current thread waits for that claim, where
+    a thread hears its bells itself.
+
     A backend for tasks may have ``heard_by(keeper_backend)``: then its bells are heard by that one.
 
     A backend may have a ``patience``: how long, in seconds, who waits goes on asking while it does

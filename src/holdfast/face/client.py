@@ -166,17 +166,6 @@ class ClientFace:
         known: tuple[str, ...] = LOCK_KEYWORDS,
         warn_after: Seconds | None = None,
     ) -> Terms:
-        # A lock is often made for one use: what was left at its default needs no check, and a name
-        # that was checked is remembered.
-        plain = fair is True and lease is renew is max_hold is owner is layout is None
-        if plain and warn_after is None and label == "" and not foreign and type(name) is str:
-            terms = self._plain.get(name)
-            if terms is None:
-                if len(self._plain) >= MOST_PLAIN:
-                    self._plain.clear()
-                terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
-                self._plain[name] = terms
-            return terms
         if foreign:
             refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)
@@ -196,6 +185,16 @@ class ClientFace:
             layout="" if layout is None else self._checked_layout(layout),
             warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
         )
+
+    def _plain_terms(self, name: str) -> Terms:
+        """Where nothing but the name was said. One that was checked is remembered."""
+        terms = self._plain.get(name) if type(name) is str else None
+        if terms is None:
+            terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
+            if len(self._plain) >= MOST_PLAIN:
+                self._plain.clear()
+            self._plain[name] = terms
+        return terms
 
     def _turns(self, name: str, at_most: float | None, label: str) -> Terms:
         """The terms of what runs once per period: names of their own, beside those of locks, which

@@ -51,7 +51,7 @@ class LockFace(Entered[H]):
         timeout: float | None,
         on_lost: object,
     ) -> None:
-        super().__init__()
+        self._entered = {}
         self._client = client
         self._terms = terms
         self._timeout = timeout

@@ -7,6 +7,7 @@ ends, and the next thread would inherit the holds of a dead one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import socket
@@ -44,9 +45,13 @@ def current_who(label: str) -> str:
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
     name = task.get_name() if task is not None else _local.thread.name
-    return _encoded(os.getpid(), name, label)
+    return _encoded(name, label)
 
 
 @functools.lru_cache(maxsize=1024)
-def _encoded(pid: int, thread: str, label: str) -> str:
-    return Who(socket.gethostname(), pid, thread, label).encoded()
+def _encoded(thread: str, label: str) -> str:
+    return Who(socket.gethostname(), os.getpid(), thread, label).encoded()
+
+
+with contextlib.suppress(AttributeError):  # where there is no fork, a process stays the same
+    os.register_at_fork(after_in_child=_encoded.cache_clear)

@@ -37,7 +37,7 @@ from holdfast.backends.redis.words import (
     releasing_many,
 )
 from holdfast.core.acquire import PATIENCE
-from holdfast.core.ports import Wake
+from holdfast.core.ports import Signal, Wake
 from holdfast.errors import BackendError, Unsupported
 from holdfast.model import (
     SIMPLE,
@@ -66,9 +66,11 @@ class Transport(Protocol):
 
     bells: Bells
 
-    home: str  # where our bells are heard; '.' while nobody listens
-
     suspends: bool
+
+    @property
+    def home(self) -> str:
+        """Where our bells are heard; '.' while nobody listens."""
 
     def send(self, command: bytes, budget: float) -> Any:
         """Send one command. The answer, or if this colour ``suspends``, what to await for it."""
@@ -108,9 +110,16 @@ class RedisBackend:
         if not transport.suspends:
             self.claim_now = self.claim_at_once
             self.release_now = self.release_at_once
+            self._hear_in_threads()
         # 3 keys and their number, and 5 words or 1.
         self._claim_head = scripts.CLAIM.head(4 + 5)
         self._release_head = scripts.RELEASE.head(4 + 1)
+
+    def _hear_in_threads(self) -> None:
+        """Some transports let each thread hear its bells itself. Plain locks have none."""
+        new_ear: Callable[[bool], Signal] | None = getattr(self._transport, "new_ear", None)
+        if new_ear is not None:
+            self.ear = lambda claim: new_ear(not claim.layout)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,15 +1,18 @@
-"""How threads speak to Redis: a connection of its own for each thread, and one more for the keeper
-and the bells, however many wait.
+"""How threads speak to Redis: on a connection of its own for each thread, on which it also hears
+its bells, and one more for the keeper.
 
-The ear (that one more) is opened and subscribed by the first thread that waits; from then on only
-the keeper reads it, and speaks on it too. If it breaks, the keeper opens it again and lets all who
-wait ask for themselves.
+A thread that has to wait subscribes its connection to a channel of its own, once, and from then on
+says with its claims where it is heard. While it waits it reads that connection itself: a bell wakes
+the thread that it is for and nobody else, with no other thread in between. If the connection
+breaks, the thread that waits notices at once, and asks again on another one.
 """
 
 from __future__ import annotations
 
+import itertools
 import select
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,14 +23,23 @@ from holdfast import clock
 from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
-from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
+from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.links import LEAST, Link, Where
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
 IDLE = 1.0  # a connection that was not used for so long may be closed by now
 EAR_BUDGET = 0.25
-LONGEST_PAUSE = 1.0
+DEAF_PAUSE = 0.1
+FOREVER = float("inf")
+
+
+class _Local(threading.local):
+    """What a thread has of a transport."""
+
+    link: Link | None = None
+    home: str = "."
+    poke: Poke | None = None
 
 
 class BlockingTransport:
@@ -37,15 +49,9 @@ class BlockingTransport:
         self.bells = Bells()
         self._address = address
         self._connected = connected
-        self._own_home = home
-        self.home = "."
-        self._local = threading.local()
+        self._homes = map((home + "t%d").__mod__, itertools.count(1))
+        self._local = _Local()
         self._poke = Poke()
-        self._ear: Link | None = None
-        self._ear_mutex = threading.Lock()
-        self._ear_since = float("inf")
-        self._listening = False
-        self._pause = 0.0
         # Weakly: the link of a thread that has ended is closed with it.
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self.poke = self._poke.poke
@@ -53,13 +59,10 @@ class BlockingTransport:
     # ---- calls -------------------------------------------------------------------------------
 
     def send(self, command: bytes, budget: float) -> Any:
-        try:
-            link = self._local.link
-        except AttributeError:
-            link = None
+        link = self._local.link
         now = clock.now()
         if link is None or now - link.used > IDLE or link.generation != self._address.generation:
-            link, budget = self._ready(link, now, budget)
+            link, budget = self._connection(link, now, budget)
         link.used = now
         try:
             return link.ask(command, budget)
@@ -70,7 +73,7 @@ class BlockingTransport:
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         """Several at once, in one write."""
         now = clock.now()
-        link, budget = self._ready(getattr(self._local, "link", None), now, budget)
+        link, budget = self._connection(self._local.link, now, budget)
         link.used = now
         try:
             return link.ask_all(commands, budget)
@@ -83,11 +86,11 @@ class BlockingTransport:
     ) -> list[Any]:
         return await self.calls([*commands, packed("WAIT", replicas, wait_ms)], budget)
 
-    def _ready(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
+    def _connection(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
         """This thread's connection, and what connecting left of the budget."""
         if link is not None:
             if link.generation == self._address.generation and (
-                link is self._ear or now - link.used <= IDLE or not link.is_stale()
+                now - link.used <= IDLE or not link.is_stale()
             ):
                 return link, budget
             self._drop(link)
@@ -105,112 +108,90 @@ class BlockingTransport:
         """It may be in the middle of an answer."""
         self._links.discard(link)
         link.close()
-        if getattr(self._local, "link", None) is link:
-            self._local.link = None
-        if link is self._ear:
-            self._ear, self.home = None, "."
+        if self._local.link is link:
+            self._local.link, self._local.home = None, "."
 
     # ---- bells -------------------------------------------------------------------------------
 
-    async def listen(self, since: float) -> bool:
-        self._listening = True
-        if self._ear is None:
-            try:
-                self._open_ear()
-            except BackendError as error:
-                if not error.transient:  # we may not listen: say it
-                    self._listening = False
-                    raise
-            self._poke.poke()  # the keeper adopts it, or goes on trying
-        return self._ear is None or self._ear_since > since
+    @property
+    def home(self) -> str:
+        """Where this thread is heard; '.' while it does not listen."""
+        return self._local.home
 
-    def _open_ear(self) -> None:
-        if not self._ear_mutex.acquire(timeout=EAR_BUDGET):
-            raise Unreachable(f"{self._address.where} does not answer who wants to listen")
+    async def listen(self, since: float) -> bool:
+        """Whether this thread began to listen only now, so that its claim could not say where."""
+        return self.begin_to_listen()
+
+    def begin_to_listen(self) -> bool:
+        """Hear bells from now on; whether that is new."""
+        if self._local.home != ".":
+            return False
         try:
-            if self._ear is not None:
-                return
-            link = Link(self._address, EAR_BUDGET)
+            link, budget = self._connection(self._local.link, clock.now(), EAR_BUDGET)
             try:
-                command = packed("SUBSCRIBE", channel_of(self._own_home))
-                answer = link.subscribe(command, link.budget)
+                home = next(self._homes)
+                answer = link.subscribe(packed("SUBSCRIBE", channel_of(home)), budget)
                 if isinstance(answer, ServerError):
                     raise explained(answer, self._address.where)
                 if type(answer) is not hiredis.PushNotification:
                     raise BackendError(f"{self._address.where} does not let us subscribe")
             except BaseException:
-                link.close()
+                self._drop(link)
                 raise
             link.pushed = self._pushed
-            self._links.add(link)
-            self._ear_since = clock.now()
-            self._ear, self.home = link, self._own_home
-        finally:
-            self._ear_mutex.release()
+            self._local.home = home
+        except BackendError as error:
+            if not error.transient:  # we may not listen: say it
+                raise
+            time.sleep(DEAF_PAUSE)  # who waits asks again, and tries it again
+        return True
 
     def _pushed(self, push: Any) -> None:
         delivered(push, self.bells)
 
+    def new_ear(self, listens: bool) -> Ear:
+        """What this thread waits with."""
+        local = self._local
+        if local.poke is None:
+            local.poke = Poke()
+        return Ear(self, local.poke, listens)
+
+    def heard(self, poke: Poke, timeout: float | None) -> bool:
+        """Wait for what the server says to this thread, or for a poke, and deliver it. False: this
+        thread does not listen (any more), or a bell may have been lost."""
+        local = self._local
+        link = local.link
+        if link is None or local.home == "." or link.generation != self._address.generation:
+            return False
+        if _ready(poke, timeout, link.sock):
+            try:
+                link.used = clock.now()
+                link.pushes()
+            except BaseException as error:
+                self._drop(link)
+                if not isinstance(error, BackendError):
+                    raise
+                return False
+        return True
+
     async def hear(self, timeout: float | None) -> None:
-        poked, timeout = self._poke.ready(timeout)
-        ear = self._ear
-        if ear is not None and ear.generation != self._address.generation:
-            self._drop(ear)  # who is there rings no more
-        if self._listening and self._ear is None and self.bells:
-            timeout = self._reopen(timeout)
-        waiter = select.poll()
-        waiter.register(poked, select.POLLIN)
-        ear = self._ear
-        if ear is not None:
-            self._adopt(ear)
-            waiter.register(ear.sock, select.POLLIN)
-        ready = waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
-        for descriptor, _ in ready:
-            if descriptor == poked:
-                self._poke.heard()
-            elif ear is not None and ear is self._ear:
-                try:
-                    ear.pushes()
-                except BaseException as error:
-                    self._drop(ear)
-                    self.bells.ring_all()  # a bell may have been lost with it
-                    if not isinstance(error, BackendError):
-                        raise
-
-    def _adopt(self, ear: Link) -> None:
-        """The keeper speaks on the ear, and needs no other connection."""
-        own = getattr(self._local, "link", None)
-        if own is not ear:
-            if own is not None:
-                self._drop(own)
-            self._local.link = ear
-
-    def _reopen(self, timeout: float | None) -> float | None:
-        try:
-            self._open_ear()
-        except BackendError:
-            self._pause = min(max(self._pause * 2, 0.05), LONGEST_PAUSE)
-            return self._pause if timeout is None else min(timeout, self._pause)
-        self._pause = 0.0
-        self.bells.ring_all()
-        return timeout
+        """The keeper hears no bells: each thread hears its own."""
+        _ready(self._poke, timeout)
 
     # ---- the end -----------------------------------------------------------------------------
 
     def moved(self) -> None:
-        """The server is another one: whoever hears opens its ear there."""
-        self._poke.poke()
+        """The server is another one: who waits asks there."""
+        self.bells.ring_all()
 
     def distrust(self, why: str) -> None:
-        link = getattr(self._local, "link", None)
+        link = self._local.link
         if link is not None:
             self._drop(link)
 
     def close(self) -> None:
         """Close what is open, of whichever thread: who goes on connects again."""
-        self._listening = False
-        self._local = threading.local()
-        self._ear, self.home = None, "."
+        self._local = _Local()
         for link in list(self._links):
             self._links.discard(link)
             link.close()
@@ -218,12 +199,65 @@ class BlockingTransport:
 
     def after_fork_in_child(self) -> None:
         """The parent's sockets are the parent's: only our copies of them are closed."""
-        self._ear_mutex = threading.Lock()
-        self._ear, self.home = None, "."
-        self._listening = False
-        self._local = threading.local()
+        self._local = _Local()
         for link in list(self._links):
             link.sock.close()
         self._links.clear()
         self.bells.clear()
         self._poke.after_fork_in_child()
+
+
+class Ear:
+    """The signal of a thread that waits: rung by its own bell, which it reads itself, or by another
+    thread (the keeper, whoever closes the client)."""
+
+    __slots__ = ("_inside", "_listens", "_poke", "_rung", "_transport")
+
+    def __init__(self, transport: BlockingTransport, poke: Poke, listens: bool) -> None:
+        self._transport = transport
+        self._poke = poke
+        self._listens = listens
+        self._rung = False
+        self._inside = False
+
+    def set(self) -> None:
+        self._rung = True
+        if self._inside:  # or it will see it before it sleeps
+            self._poke.poke()
+
+    async def wait(self, timeout: float | None) -> bool:
+        until = FOREVER if timeout is None else clock.now() + timeout
+        while not self._rung:
+            rest = until - clock.now()
+            if rest <= 0:
+                return False
+            self._inside = True
+            try:
+                if self._rung:
+                    break
+                limit = None if rest == FOREVER else rest
+                if not self._listens:
+                    _ready(self._poke, limit)
+                elif not self._transport.heard(self._poke, limit):
+                    self._transport.begin_to_listen()
+                    self._rung = True
+            finally:
+                self._inside = False
+        self._rung = False
+        return True
+
+
+def _ready(poke: Poke, timeout: float | None, sock: Any = None) -> bool:
+    """Wait for a poke, or for something to read; whether there is."""
+    poked, timeout = poke.ready(timeout)
+    waiter = select.poll()
+    waiter.register(poked, select.POLLIN)
+    if sock is not None:
+        waiter.register(sock, select.POLLIN)
+    readable = False
+    for descriptor, _ in waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0):
+        if descriptor == poked:
+            poke.heard()
+        else:
+            readable = True
+    return readable

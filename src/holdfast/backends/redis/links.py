@@ -331,14 +331,19 @@ class Link:
 
     def is_stale(self) -> bool:
         """Did the server close it while we did not look? (A server may have an idle time-out.) Or
-        say something that nobody asked for?"""
+        say something that nobody asked for? Late bells are read, and that is all."""
         try:
             self.sock.setblocking(False)
-            self.sock.recv(1, socket.MSG_PEEK)
-            return True
+            if self.pushed is None:
+                self.sock.recv(1, socket.MSG_PEEK)
+                return True
+            data = self.sock.recv(READ_SIZE)
+            self.reader.feed(data)
+            self._surplus()
+            return not data
         except (BlockingIOError, ssl.SSLError, ValueError):
             return False
-        except OSError:
+        except (OSError, hiredis.HiredisError):
             return True
         finally:
             self._limit = -1.0
