@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from holdfast.core.ledger import DETACHED, LOST, Held
 from holdfast.errors import BackendError, HoldLost, NotHeld
@@ -22,8 +22,8 @@ class Body:
 
     __slots__ = ("_cancelled", "_cancelling", "_held", "_loop", "_open", "_task")
 
-    def __init__(self, *held: Held) -> None:
-        task = asyncio.current_task()
+    def __init__(self, *held: Held, task: asyncio.Task[Any] | None = None) -> None:
+        task = task or asyncio.current_task()
         assert task is not None
         self._held = held
         self._task = task
@@ -56,11 +56,14 @@ class Body:
 class Hold(HoldFace):
     __doc__ = HoldFace.__doc__
     __slots__ = ("_body",)
+    _body: Body | None
 
     async def release(self) -> None:
         """Give it back, from any task. `HoldLost` if it had ended before, `NotHeld` if it was
         released already, `BackendError` if the outcome is unknown."""
-        await self._client.core.release(self._held, self._take)
+        rest = self._client.core.release_now(self._held, self._take)
+        if rest is not None:
+            await rest
 
     async def renew(self, *, lease: Seconds | None = None) -> None:
         """Extend it by hand, to ``lease`` seconds from now. `HoldLost` if it has ended."""
@@ -76,13 +79,16 @@ class Hold(HoldFace):
         return await self._client.core.detach(self._held)
 
     async def __aenter__(self) -> Self:
-        self._body: Body | None = None
-        # The outermost block of this task cancels it; what is inside is cancelled with it.
-        inside = self._held.count > 1 and self._held.owner is asyncio.current_task()
-        if self._on_lost != "flag" and not inside:
-            self._body = Body(self._held)
-            self._client.core.ledger.on_end(self._held, self._body.ended)
+        self.enter(asyncio.current_task())
         return self
+
+    def enter(self, task: asyncio.Task[Any] | None) -> None:
+        """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
+        that; what is inside is cancelled with it."""
+        held, self._body = self._held, None
+        if self._on_lost != "flag" and (held.count == 1 or held.owner is not task):
+            self._body = Body(held, task=task)
+            self._client.core.ledger.on_end(held, self._body.ended)
 
     async def __aexit__(
         self,
@@ -99,7 +105,9 @@ class Hold(HoldFace):
         if self._held.state is DETACHED:
             return
         try:
-            await self.release()
+            rest = self._client.core.release_now(self._held, self._take)
+            if rest is not None:
+                await rest
         except (HoldLost, BackendError, NotHeld) as ours:
             if raised is None:
                 raise ours from error

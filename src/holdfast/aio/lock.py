@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Never
+from typing import Any, Never
 
 from holdfast.aio.hold import Hold
 from holdfast.core.ledger import Held
@@ -22,12 +24,12 @@ class Lock(LockFace[Hold]):
         A cancelled acquire leaves nothing behind."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        client, terms = self._client, self._terms
+        terms, core = self._terms, self._client.core
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        held = await client.core.attempt(terms, wait_for)
+        held = await core.attempt(terms, wait_for)
         if not isinstance(held, Held):
-            await client.core.refuse(terms, wait_for, held)
-        return Hold(client, held, self._on_lost, terms.take)
+            await core.refuse(terms, wait_for, held)
+        return Hold(self._client, held, self._on_lost, terms.take)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""
@@ -51,16 +53,21 @@ class Lock(LockFace[Hold]):
 
     async def __aenter__(self) -> Hold:
         hold = await self.acquire()
-        self._push(hold._held.owner, hold)
-        return await hold.__aenter__()
+        owner = hold._held.owner
+        self._push(owner, hold)
+        if self._terms.owner is None and isinstance(owner, asyncio.Task):
+            hold.enter(owner)
+        else:
+            hold.enter(asyncio.current_task())
+        return hold
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        await self._pop(self._owner()).__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, None]:
+        return self._pop(self._owner()).__aexit__(kind, error, trace)
 
 
 class ReadWriteLock(ReadWriteFace):

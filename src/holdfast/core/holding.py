@@ -29,6 +29,7 @@ class Holding:
     ledger: Ledger
     keeper: Keeper
     _claim_now: Callable[[Claim, float], Any] | None
+    _claim_soon: Callable[[Claim, float], Any] | None
 
     # ---- belief ----------------------------------------------------------------------------
 
@@ -96,14 +97,17 @@ class Holding:
             self.ledger.tell_end(held)
 
     def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """The common case without a coroutine, as `attempt_now`; else what to run instead."""
+        """The common case without a coroutine, as `attempt_now`, or with one instead of three; else
+        what to run instead."""
         now = self.runtime.now()
-        if self._claim_now is None or held.state is not HELD or now >= held.deadline:
+        if held.state is not HELD or now >= held.deadline or (held.writes and held.count > 1):
             return self.release(held, take)
-        if held.writes and held.count > 1:
+        if self._claim_now is None and self._claim_soon is None:
             return self.release(held, take)
         if not self._step_out(held, now, take):
             return None
+        if self._claim_now is None:
+            return self._give_back_soon(held)
         try:
             limit = budget_for(held.claim.lease) / ATTEMPTS
             known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
@@ -114,6 +118,22 @@ class Holding:
         if held.told is not None:
             self.ledger.tell_end(held)
         return None
+
+    async def _give_back_soon(self, held: Held) -> None:
+        answer: bool | BaseException | None = None
+        try:
+            limit = budget_for(held.claim.lease) / ATTEMPTS
+            asked = self.backend.release_soon(held.claim, limit)  # type: ignore[attr-defined]
+            if asked is not None:
+                answer = self.backend.release_said(await asked)  # type: ignore[attr-defined]
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            answer = error
+        if answer is not True:
+            await self._give_back(held, answer)
+        elif held.told is not None:
+            self.ledger.tell_end(held)
 
     async def release_many(self, several: Sequence[tuple[Held, int]]) -> list[HoldfastError]:
         """One step out of each, as `release` does, in as few requests as the store can; what went

@@ -50,6 +50,8 @@ class Core(Holding):
         self._count = itertools.count(1)
         # Some backends of the blocking colour can answer without a coroutine.
         self._claim_now = getattr(backend, "claim_now", None)
+        # Some for tasks can begin without one.
+        self._claim_soon = getattr(backend, "claim_soon", None)
 
     def _keep(self, runtime: KeeperRuntime, backend: Backend) -> None:
         self.keeper = Keeper(runtime, backend, self.ledger)
@@ -159,10 +161,15 @@ class Core(Holding):
         claim, _, began = begun
         try:
             try:
-                if fresh:
-                    answer = await self.backend.claim(claim, budget_for(claim.lease) / ATTEMPTS)
-                elif isinstance(answer, BaseException):
+                if isinstance(answer, BaseException):
                     raise answer
+                if fresh:
+                    limit = budget_for(claim.lease) / ATTEMPTS
+                    asked = None if self._claim_soon is None else self._claim_soon(claim, limit)
+                    known: Granted | Busy | Differs | None = None
+                    if asked is not None:
+                        known = self.backend.claim_said(claim, await asked)  # type: ignore[attr-defined]
+                    answer = known or await self.backend.claim(claim, limit)
             except BackendError as error:
                 if not error.transient:
                     raise

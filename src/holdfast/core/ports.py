@@ -75,8 +75,12 @@ class Backend(Protocol):
     besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
     return None where they did nothing, or do not know: then it is asked again, the long way.
 
-    It may have ``ear(claim)``: the signal with which the current thread waits for that claim, where
-    a thread hears its bells itself.
+    A backend for tasks may have ``claim_soon`` and ``release_soon`` besides: they begin to ask and
+    return what to await, whose result ``claim_said`` and ``release_said`` read. A None from either
+    means the same as above. It saves the common case a coroutine.
+
+    A backend of the blocking colour may have ``ear(claim)``: the signal with which the current
+    thread waits for that claim, where a thread hears its bells itself.
 
     A backend for tasks may have ``heard_by(keeper_backend)``: then its bells are heard by that one.
 

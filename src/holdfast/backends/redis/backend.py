@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from holdfast.backends.bells import Bells
@@ -111,6 +111,9 @@ class RedisBackend:
             self.claim_now = self.claim_at_once
             self.release_now = self.release_at_once
             self._hear_in_threads()
+        else:
+            self.claim_soon = self._claim_soon
+            self.release_soon = self._release_soon
         # 3 keys and their number, and 5 words or 1.
         self._claim_head = scripts.CLAIM.head(4 + 5)
         self._release_head = scripts.RELEASE.head(4 + 1)
@@ -199,13 +202,22 @@ class RedisBackend:
         """`claim`, where the transport does not suspend. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
-        said = claiming(claim, self.home_of(claim.name))
-        reply = self._transport.send(self._claim_head + said, budget)
+        command = claiming(claim, self.home_of(claim.name), self._claim_head)
+        return self.claim_said(claim, self._transport.send(command, budget))
+
+    def _claim_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
+        """`claim`, where the transport suspends. None: ask the long way."""
+        if claim.layout or claim.take > claim.slots:
+            return None
+        command = claiming(claim, self.home_of(claim.name), self._claim_head)
+        return self._transport.send(command, budget)  # type: ignore[no-any-return]
+
+    def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
+        if type(reply) is list:
+            return self._claimed(reply, claim.lease)
         if type(reply) is ServerError:
             return None
-        if type(reply) is not list:
-            raise self._senseless(reply)
-        return self._claimed(reply, claim.lease)
+        raise self._senseless(reply)
 
     def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
@@ -243,7 +255,17 @@ class RedisBackend:
         """`release`, where the transport does not suspend. None: ask the long way."""
         if claim.layout:
             return None
-        reply = self._transport.send(self._release_head + releasing(claim), budget)
+        reply = self._transport.send(releasing(claim, self._release_head), budget)
+        return self.release_said(reply)
+
+    def _release_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
+        """`release`, where the transport suspends. None: ask the long way."""
+        if claim.layout:
+            return None
+        command = releasing(claim, self._release_head)
+        return self._transport.send(command, budget)  # type: ignore[no-any-return]
+
+    def release_said(self, reply: Any) -> bool | None:
         return None if type(reply) is ServerError else self._yes(reply)
 
     # ---- the keeper's ------------------------------------------------------------------------

@@ -82,8 +82,11 @@ class ReplicatedBackend(RedisBackend):
         known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__(transport, where)
-        if not transport.suspends:
-            del self.claim_now  # it waits for nobody
+        # They wait for nobody.
+        if transport.suspends:
+            del self.claim_soon
+        else:
+            del self.claim_now
         self._replicas = replicas
         self._known = known
         self._seen = 0

@@ -59,10 +59,12 @@ def micros(seconds: float) -> int:
     return max(round(seconds * 1e6), 1)
 
 
-def claiming(claim: Claim, home: str) -> bytes:
-    """What is said of one claim: its keys and their number, its words."""
+def claiming(claim: Claim, home: str, head: bytes = b"") -> bytes:
+    """What is said of one claim: its keys and their number, its words. With the script's ``head``
+    it is the whole command."""
     name, claim_id, who, lease, slots, take, fair, wait, _ = claim
-    return b"%b$%d\r\n%b\r\n%b" % (
+    return b"%b%b$%d\r\n%b\r\n%b" % (
+        head,
         keys_of(name)[1],
         len(claim_id),
         claim_id.encode(),
@@ -83,9 +85,9 @@ def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
     return b"".join(parts), 1 + 8 * len(claims)
 
 
-def releasing(claim: Claim) -> bytes:
-    name, claim_id = claim[:2]
-    return b"%b$%d\r\n%b\r\n" % (keys_of(name)[1], len(claim_id), claim_id.encode())
+def releasing(claim: Claim, head: bytes = b"") -> bytes:
+    name, claim_id, _, _, _, _, _, _, _ = claim
+    return b"%b%b$%d\r\n%b\r\n" % (head, keys_of(name)[1], len(claim_id), claim_id.encode())
 
 
 def releasing_many(claims: Sequence[Claim]) -> tuple[bytes, int]:

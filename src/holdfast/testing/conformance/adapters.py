@@ -15,7 +15,7 @@ from holdfast import aio, sync
 from holdfast.backends import Store
 from holdfast.core.ports import Backend, Signal
 from holdfast.keys import Key
-from holdfast.model import Capabilities, Snapshot, Statistics
+from holdfast.model import Capabilities, Claim, Snapshot, Statistics
 from holdfast.runtime.blocking import run
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -296,6 +296,8 @@ class Around:
         found = getattr(self._inner, word)
         if word in ("claim_now", "release_now"):
             return self._hooked_now(word.removesuffix("_now"), found)
+        if word in ("claim_soon", "release_soon"):
+            return self._hooked_soon(word.removesuffix("_soon"), found)
         return self._hooked(word, found) if word in VERBS else found
 
     def _hooked_now(self, word: str, found: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,6 +308,16 @@ class Around:
             answer = found(*args)
             run(self._hook(word, "after"))
             return answer
+
+        return verb
+
+    def _hooked_soon(self, word: str, found: Callable[..., Any]) -> Callable[..., Any]:
+        """The same verb, of a backend for tasks, in the common case."""
+        asked = self._hooked(word, found)
+
+        def verb(claim: Claim, budget: float) -> Any:
+            unusual = claim.layout or claim.take > claim.slots
+            return found(claim, budget) if unusual else asked(claim, budget)
 
         return verb
 

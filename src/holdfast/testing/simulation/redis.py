@@ -204,17 +204,22 @@ class SimRedisBackend(RedisBackend):
         self._node = node
         self._asked = asked
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+    def _tell(self, claim: Claim) -> None:
         self._asked(claim)
         self._server.nodes[claim.id] = self._node
         self._server.fair[claim.id] = claim.fair
+
+    def _claim_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
+        self._tell(claim)
+        return super()._claim_soon(claim, budget)
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        self._tell(claim)
         return await super().claim(claim, budget)
 
     async def claim_many(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
         for claim in claims:
-            self._asked(claim)
-            self._server.nodes[claim.id] = self._node
-            self._server.fair[claim.id] = claim.fair
+            self._tell(claim)
         return await super().claim_many(claims, budget)
