@@ -79,10 +79,10 @@ class Hold(HoldFace):
         return await self._client.core.detach(self._held)
 
     async def __aenter__(self) -> Self:
-        self.enter(asyncio.current_task())
+        self._enter(asyncio.current_task())
         return self
 
-    def enter(self, task: asyncio.Task[Any] | None) -> None:
+    def _enter(self, task: asyncio.Task[Any] | None) -> None:
         """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
         that; what is inside is cancelled with it."""
         held, self._body = self._held, None

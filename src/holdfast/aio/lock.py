@@ -56,9 +56,9 @@ class Lock(LockFace[Hold]):
         owner = hold._held.owner
         self._push(owner, hold)
         if self._terms.owner is None and isinstance(owner, asyncio.Task):
-            hold.enter(owner)
+            hold._enter(owner)
         else:
-            hold.enter(asyncio.current_task())
+            hold._enter(asyncio.current_task())
         return hold
 
     def __aexit__(

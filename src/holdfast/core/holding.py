@@ -1,4 +1,4 @@
-"""What can be done with a hold: believe in it, release it, renew it, let go of it for another."""
+"""What can be done with a hold: release it, renew it, let go of it for another."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
+from holdfast.core.belief import Believing
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, Ledger, shown
-from holdfast.core.losing import wait_lost
-from holdfast.core.ports import Backend, Runtime
-from holdfast.core.terms import Terms
+from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, shown
+from holdfast.core.ports import Backend
 from holdfast.errors import BackendError, HoldfastError, NotHeld
 from holdfast.model import ALL_SLOTS, Claim, Gone, Granted
 
@@ -21,58 +20,15 @@ log = logging.getLogger("holdfast")
 MANY = 100  # in one request: more would keep a store from others for too long
 
 
-class Holding:
+class Holding(Believing):
     """The half of a client that begins when something is held."""
 
-    runtime: Runtime
     backend: Backend
-    ledger: Ledger
     keeper: Keeper
     _claim_now: Callable[[Claim, float], Any] | None
     _claim_soon: Callable[[Claim, float], Any] | None
 
-    # ---- belief ----------------------------------------------------------------------------
-
-    def is_held(self, held: Held) -> bool:
-        """False at the latest when the lease can be over, with no help from keeper or store."""
-        return held.state is HELD and self.runtime.now() < held.deadline
-
-    def settle(self, held: Held) -> None:
-        """What our own clock proves lost is lost now, also if the keeper did not look yet."""
-        if held.state is HELD and self.runtime.now() >= held.deadline:
-            self.ledger.lose(held, held.why_over())
-
-    def check(self, held: Held) -> None:
-        """Raise unless we may still believe in the hold. No I/O."""
-        self.settle(held)
-        if held.state is LOST:
-            raise held.loss()
-        if held.state is not HELD:
-            raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
-
-    async def wait_lost(self, held: Held, timeout: float | None) -> bool:
-        """Wait for its end; True if that is a loss."""
-        return await wait_lost([(self, held)], timeout)
-
     # ---- release, renew, hand over ---------------------------------------------------------
-
-    def held_by(self, terms: Terms, owner: object) -> Held | None:
-        """What this owner has under the name, if it is enough: a reader is no writer."""
-        held = self.ledger.by_owner.get((terms.name, owner))
-        return None if held is None or terms.take > held.claim.take else held
-
-    def find(self, terms: Terms) -> Held:
-        """The current owner's hold, as `threading.RLock` would find it."""
-        owner = terms.owner if terms.owner is not None else self.runtime.owner()
-        held = self.held_by(terms, owner)
-        if held is not None and held.writes and terms.take < ALL_SLOTS:
-            held = held if held.count > held.writes else None  # a writer that does not read
-        if held is None:
-            raise NotHeld(
-                f"{shown(terms.name)} is not held by {self._describe(owner)}: it was released "
-                "already, or another thread, task or owner= acquired it"
-            )
-        return held
 
     async def release(self, held: Held, take: int = 1) -> None:
         """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`.
@@ -403,9 +359,6 @@ class Holding:
             return claim, await self.backend.transfer(claim, False, budget)
 
         return await self._answered(held, ask)
-
-    def _describe(self, owner: object) -> str:
-        return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"
 
 
 def _budget_for(claims: Sequence[Claim]) -> float:

@@ -9,10 +9,10 @@ from holdfast.core.ledger import HELD, LOST, Held
 from holdfast.core.terms import FOREVER
 
 if TYPE_CHECKING:
-    from holdfast.core.holding import Holding
+    from holdfast.core.belief import Believing
 
 
-async def wait_lost(several: Sequence[tuple[Holding, Held]], timeout: float | None) -> bool:
+async def wait_lost(several: Sequence[tuple[Believing, Held]], timeout: float | None) -> bool:
     """Wait for the end of any; True if that is a loss. Needs no keeper: deadlines wake us too."""
     runtime = several[0][0].runtime
     until = FOREVER if timeout is None else runtime.now() + timeout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from holdfast.backends.bells import Bells
@@ -110,19 +110,15 @@ class RedisBackend:
         if not transport.suspends:
             self.claim_now = self.claim_at_once
             self.release_now = self.release_at_once
-            self._hear_in_threads()
+            new_ear: Callable[[bool], Signal] | None = getattr(transport, "new_ear", None)
+            if new_ear is not None:  # each thread hears its bells itself; plain locks have none
+                self.ear = lambda claim: new_ear(not claim.layout)
         else:
-            self.claim_soon = self._claim_soon
-            self.release_soon = self._release_soon
+            self.claim_soon = self._ask_claim
+            self.release_soon = self._ask_release
         # 3 keys and their number, and 5 words or 1.
         self._claim_head = scripts.CLAIM.head(4 + 5)
         self._release_head = scripts.RELEASE.head(4 + 1)
-
-    def _hear_in_threads(self) -> None:
-        """Some transports let each thread hear its bells itself. Plain locks have none."""
-        new_ear: Callable[[bool], Signal] | None = getattr(self._transport, "new_ear", None)
-        if new_ear is not None:
-            self.ear = lambda claim: new_ear(not claim.layout)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -173,11 +169,7 @@ class RedisBackend:
             assert not isinstance(answer, Gone)
             return answer
         said = claiming(claim, self.home_of(claim.name))
-        reply = self._transport.send(self._claim_head + said, budget)
-        if self._transport.suspends:
-            reply = await reply
-        if type(reply) is ServerError:
-            reply = await self._again(reply, scripts.CLAIM, said, 4 + 5, budget, claim.name)
+        reply = await self._run(scripts.CLAIM, said, 4 + 5, budget, claim.name)
         if type(reply) is not list:
             raise self._senseless(reply)
         return self._claimed(reply, claim.lease)
@@ -200,17 +192,15 @@ class RedisBackend:
 
     def claim_at_once(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
         """`claim`, where the transport does not suspend. None: ask the long way."""
-        if claim.layout or claim.take > claim.slots:
-            return None
-        command = claiming(claim, self.home_of(claim.name), self._claim_head)
-        return self.claim_said(claim, self._transport.send(command, budget))
+        reply = self._ask_claim(claim, budget)
+        return None if reply is None else self.claim_said(claim, reply)
 
-    def _claim_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
-        """`claim`, where the transport suspends. None: ask the long way."""
+    def _ask_claim(self, claim: Claim, budget: float) -> Any:
+        """The reply, or what to await for it. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
         command = claiming(claim, self.home_of(claim.name), self._claim_head)
-        return self._transport.send(command, budget)  # type: ignore[no-any-return]
+        return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
         if type(reply) is list:
@@ -236,12 +226,7 @@ class RedisBackend:
             said = simple.release_said(claim)
             return self._yes(await self._run(scripts.SIMPLE_RELEASE, said, 3, budget))
         said = releasing(claim)
-        reply = self._transport.send(self._release_head + said, budget)
-        if self._transport.suspends:
-            reply = await reply
-        if type(reply) is ServerError:
-            reply = await self._again(reply, scripts.RELEASE, said, 4 + 1, budget, claim.name)
-        return self._yes(reply)
+        return self._yes(await self._run(scripts.RELEASE, said, 4 + 1, budget, claim.name))
 
     async def release_many(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         if len(claims) == 1 or any(claim.layout for claim in claims):
@@ -253,17 +238,13 @@ class RedisBackend:
 
     def release_at_once(self, claim: Claim, budget: float) -> bool | None:
         """`release`, where the transport does not suspend. None: ask the long way."""
-        if claim.layout:
-            return None
-        reply = self._transport.send(releasing(claim, self._release_head), budget)
-        return self.release_said(reply)
+        reply = self._ask_release(claim, budget)
+        return None if reply is None else self.release_said(reply)
 
-    def _release_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
-        """`release`, where the transport suspends. None: ask the long way."""
+    def _ask_release(self, claim: Claim, budget: float) -> Any:
         if claim.layout:
             return None
-        command = releasing(claim, self._release_head)
-        return self._transport.send(command, budget)  # type: ignore[no-any-return]
+        return self._transport.send(releasing(claim, self._release_head), budget)
 
     def release_said(self, reply: Any) -> bool | None:
         return None if type(reply) is ServerError else self._yes(reply)

@@ -209,9 +209,9 @@ class SimRedisBackend(RedisBackend):
         self._server.nodes[claim.id] = self._node
         self._server.fair[claim.id] = claim.fair
 
-    def _claim_soon(self, claim: Claim, budget: float) -> Awaitable[Any] | None:
+    def _ask_claim(self, claim: Claim, budget: float) -> Any:
         self._tell(claim)
-        return super()._claim_soon(claim, budget)
+        return super()._ask_claim(claim, budget)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         self._tell(claim)
