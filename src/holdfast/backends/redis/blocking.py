@@ -161,7 +161,9 @@ class BlockingTransport:
         thread does not listen (any more), or a bell may have been lost."""
         local = self._local
         link = local.link
-        if link is None or local.home == "." or link.generation != self._address.generation:
+        if link is not None and link.generation != self._address.generation:
+            self._drop(link)  # who is there rings no more
+        if link is None or local.home == ".":
             return False
         if _ready(poke, timeout, link.sock):
             try:

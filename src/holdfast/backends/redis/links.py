@@ -25,6 +25,7 @@ from holdfast.core.acquire import PATIENCE
 from holdfast.errors import BackendError, ConfigurationError
 
 READ_SIZE = 65536
+SHORT = 448  # an answer of ours; memory for more is dearer than most of reading it
 LEAST = 0.02  # for a command, when connecting took all of the budget: it must not have been in vain
 MOST_BYTES = 64 * 2**20  # of one answer: a server that never ends one must not fill our memory
 # What the handshake needs, or what would make redis-py do more than connect.
@@ -228,7 +229,7 @@ class Link:
             if budget != self._limit:
                 self._set_limit(budget)
             self.sock.sendall(command)
-            self.reader.feed(self.sock.recv(READ_SIZE))
+            self.reader.feed(self.sock.recv(SHORT))
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:
                 answer = self._rest(answer, clock.now() + budget)
