@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import coverage
 import pytest
 
-from servers.programs import program
+from servers.programs import MARIADB, MYSQLD, program
 
 if TYPE_CHECKING:
     from servers.mariadb_server import MariaDBServer
@@ -52,6 +52,10 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
             return f"{file} {case[1]} {zlib.crc32(case[2].encode()) // 2 % 2}" if case else file
 
     return ByServer(config, log)
+
+
+def pytest_report_header() -> str | None:
+    return f"where a MariaDB is asked for: {MYSQLD}" if MYSQLD else None
 
 
 _missing: set[str] = set()
@@ -171,7 +175,7 @@ def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
     """One MariaDB for all tests: use tables of your own, and leave it running."""
-    need("mariadbd", "mariadb-install-db", driver="pymysql")
+    need(*MARIADB, driver="pymysql")
     from servers.mariadb_server import MariaDBServer
 
     with MariaDBServer() as server:

@@ -1,4 +1,8 @@
-"""A MariaDB of our own; see `OwnServer`. What was committed survives SIGKILL, not a power cut."""
+"""A MariaDB of our own; see `OwnServer`. What was committed survives SIGKILL, not a power cut.
+
+Where HOLDFAST_MYSQLD names the program of a MySQL server, that is run instead, and every test that
+asks for a MariaDB gets a MySQL. What one of them alone can do says so by `is_mysql`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,31 @@ from typing import Any
 import pymysql
 
 from servers.own_server import PATIENCE, OwnServer
+from servers.programs import MARIADB, MYSQLD
+
+# The same for both: small and fast. Commits reach the kernel, so they survive our kill, not the
+# disk.
+SMALL = (
+    "--innodb-flush-method=nosync",
+    "--innodb-flush-log-at-trx-commit=2",
+    "--innodb-buffer-pool-size=32M",
+    "--performance-schema=off",
+)
+# MySQL writes a log for replicas unless it is told not to, opens a second port, and does not start
+# where a package's folder for files is missing.
+SMALL_MYSQL = (
+    "--innodb-redo-log-capacity=32M",
+    "--skip-log-bin",
+    "--skip-mysqlx",
+    "--secure-file-priv=NULL",
+)
 
 
 class MariaDBServer(OwnServer):
     """Not running until `start`. Its user root needs no password; `database` is there, empty."""
 
-    PROGRAM = "mariadbd"
+    is_mysql = MYSQLD is not None
+    PROGRAM = MARIADB[0]
     USER = "mysql"
     database = "holdfast"
 
@@ -50,12 +73,14 @@ class MariaDBServer(OwnServer):
     # -- Inside --------------------------------------------------------------------------------
 
     def _furnish(self, folder: Path) -> None:
+        if MYSQLD:
+            words = ["--no-defaults", "--initialize-insecure"]
+        else:
+            words = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
         self._run(
-            "mariadb-install-db",
-            "--no-defaults",
+            MARIADB[-1],
+            *words,
             f"--datadir={folder}/data",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
             "--innodb-flush-method=nosync",
             # A server that starts removes temporary tables where it keeps them: also another's.
             f"--tmpdir={folder}",
@@ -78,12 +103,8 @@ class MariaDBServer(OwnServer):
             f"--pid-file={self.folder}/pid",
             f"--init-file={self.folder}/init.sql",
             "--skip-name-resolve",
-            # Small and fast. Commits reach the kernel, so they survive our kill, not the disk.
-            "--innodb-flush-method=nosync",
-            "--innodb-flush-log-at-trx-commit=2",
-            "--innodb-buffer-pool-size=32M",
-            "--innodb-log-file-size=16M",
-            "--performance-schema=off",
+            *SMALL,
+            *(SMALL_MYSQL if MYSQLD else ("--innodb-log-file-size=16M",)),
         ]
 
     def _answers(self) -> bool:

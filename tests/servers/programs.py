@@ -6,6 +6,11 @@ import os
 import shutil
 from glob import glob
 
+# The program of a MySQL server, to be run where a MariaDB would be (mariadb_server.py).
+MYSQLD = os.environ.get("HOLDFAST_MYSQLD")
+# What runs, and what furnishes its folder before.
+MARIADB = (MYSQLD, MYSQLD) if MYSQLD else ("mariadbd", "mariadb-install-db")
+
 
 def program(name: str) -> str | None:
     """Its path, or None. Debian keeps daemons where users do not look: in sbin, and PostgreSQL in a
