@@ -15,6 +15,7 @@ from typing import Any
 
 import pymysql
 
+from servers.certificates import make_certificates
 from servers.own_server import PATIENCE, OwnServer
 from servers.programs import MARIADB, MYSQLD
 
@@ -37,12 +38,17 @@ SMALL_MYSQL = (
 
 
 class MariaDBServer(OwnServer):
-    """Not running until `start`. Its user root needs no password; `database` is there, empty."""
+    """Not running until `start`. Its user root needs no password; `database` is there, empty. With
+    ``tls`` it has certificates of ours (MySQL makes some for itself without)."""
 
-    is_mysql = MYSQLD is not None
+    is_mysql = bool(MYSQLD)
     PROGRAM = MARIADB[0]
     USER = "mysql"
     database = "holdfast"
+
+    def __init__(self, *, tls: bool = False) -> None:
+        super().__init__()
+        self.tls = tls
 
     # -- Talking to it -------------------------------------------------------------------------
 
@@ -70,9 +76,18 @@ class MariaDBServer(OwnServer):
             cursor.execute(statement, parameters)
             return cursor.fetchall()
 
+    @property
+    def ca_file(self) -> Path:
+        assert self.tls, "it has no certificates of ours"
+        return self.folder / "ca.pem"
+
     # -- Inside --------------------------------------------------------------------------------
 
     def _furnish(self, folder: Path) -> None:
+        if self.tls:
+            make_certificates(folder)
+            if self._user:
+                shutil.chown(folder / "server.key", self._user)
         if MYSQLD:
             words = ["--no-defaults", "--initialize-insecure"]
         else:
@@ -93,6 +108,7 @@ class MariaDBServer(OwnServer):
         )
 
     def _arguments(self, port: int) -> list[str]:
+        shown = {"ca": "ca.pem", "cert": "server.pem", "key": "server.key"} if self.tls else {}
         return [
             "--no-defaults",
             "--bind-address=127.0.0.1",
@@ -103,6 +119,7 @@ class MariaDBServer(OwnServer):
             f"--pid-file={self.folder}/pid",
             f"--init-file={self.folder}/init.sql",
             "--skip-name-resolve",
+            *(f"--ssl-{word}={self.folder}/{file}" for word, file in shown.items()),
             *SMALL,
             *(SMALL_MYSQL if MYSQLD else ("--innodb-log-file-size=16M",)),
         ]

@@ -7,7 +7,7 @@ import shutil
 from glob import glob
 
 # The program of a MySQL server, to be run where a MariaDB would be (mariadb_server.py).
-MYSQLD = os.environ.get("HOLDFAST_MYSQLD")
+MYSQLD = os.environ.get("HOLDFAST_MYSQLD", "")
 # What runs, and what furnishes its folder before.
 MARIADB = (MYSQLD, MYSQLD) if MYSQLD else ("mariadbd", "mariadb-install-db")
 

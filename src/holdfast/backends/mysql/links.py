@@ -8,6 +8,7 @@ come on it, and because a transaction that did not come to its end is undone so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import socket
@@ -52,18 +53,21 @@ class Address:
         self.given = maker
 
 
+@functools.cache
+def unchecked() -> ssl.SSLContext:
+    """For who gave no certificates: nobody can listen, but it may be anybody who answers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class Session(pymysql.connections.Connection):  # type: ignore[misc]
     """PyMySQL's, which speaks TLS to a server that can, and makes a context for it each time: 20 ms
     of CPU to read certificates that it does not check then. Here all have the same."""
 
-    offered: ssl.SSLContext | None = None
-
     def _create_ssl_ctx(self, sslp: Any) -> Any:
-        if sslp:
-            return super()._create_ssl_ctx(sslp)
-        if Session.offered is None:
-            Session.offered = super()._create_ssl_ctx(sslp)
-        return Session.offered
+        return super()._create_ssl_ctx(sslp) if sslp else unchecked()
 
 
 class Link:
@@ -212,9 +216,10 @@ class Link:
         sock = self._connection._sock
         try:
             sock.setblocking(False)
-            sock.recv(1, socket.MSG_PEEK)
+            # Of the kernel also where TLS is spoken: that one has no answer without taking it.
+            socket.socket.recv(sock, 1, socket.MSG_PEEK)
             return True
-        except (BlockingIOError, ValueError):
+        except BlockingIOError:
             return False
         except (OSError, AttributeError):
             return True
@@ -259,6 +264,7 @@ def connect(address: Address, budget: float) -> Link:
             read_timeout=budget,
             write_timeout=budget,
             client_flag=CLIENT.MULTI_STATEMENTS,
+            ssl_disabled="unix_socket" in words and "ssl" not in words,
         )
     except pymysql.MySQLError as error:
         code, said = code_and_words(error)
@@ -268,6 +274,8 @@ def connect(address: Address, budget: float) -> Link:
         raise failed from error
     except BackendError:
         raise
+    except RuntimeError as error:
+        raise unspeakable(error, address.where) from None
     except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = Link(connection, address.where)
@@ -278,6 +286,17 @@ def connect(address: Address, budget: float) -> Link:
         link.close()
         raise
     return link
+
+
+def unspeakable(error: RuntimeError, where: str) -> Exception:
+    """Is it a way to say the password for which a driver needs one library more?"""
+    if "package is required" not in str(error):
+        return error
+    return BackendError(
+        f"{where} cannot be told the password: {error} (install that library, or let the server "
+        "speak TLS)",
+        transient=False,
+    )
 
 
 def preparing() -> str:

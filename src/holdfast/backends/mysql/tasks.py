@@ -7,14 +7,22 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-import asyncmy
+from asyncmy.connection import Connection
 from asyncmy.constants import CLIENT
 from asyncmy.errors import MySQLError, ProgrammingError
 
 from holdfast import clock
 from holdfast.backends.mysql import given, schema
 from holdfast.backends.mysql.conditions import explained
-from holdfast.backends.mysql.links import Address, code_and_words, prepare, preparing, result_of
+from holdfast.backends.mysql.links import (
+    Address,
+    code_and_words,
+    prepare,
+    preparing,
+    result_of,
+    unchecked,
+    unspeakable,
+)
 from holdfast.backends.mysql.prepared import (
     EXECUTE,
     FORGOTTEN,
@@ -33,6 +41,33 @@ from holdfast.backends.rows.given import LOOKING
 from holdfast.errors import BackendError
 
 T = TypeVar("T")
+
+
+_Connection: Any = Connection  # its types leave out what is needed here
+
+
+class TaskSession(_Connection):  # type: ignore[misc]
+    """asyncmy's, which speaks TLS only if it is told to. Here to each server that can, as in the
+    other face: MySQL takes a password in the open over TLS alone, or else by RSA, for which a
+    library more is needed."""
+
+    _ssl_context: Any
+    _transport: Any
+
+    async def _request_authentication(self) -> Any:
+        offers = self.server_capabilities & CLIENT.SSL and not self._unix_socket
+        if offers and self._ssl_context is None:
+            self._ssl_context = unchecked()
+            self._client_flag |= CLIENT.SSL
+        if self._ssl_context is not None:
+            self._secure = True  # it will be before the password is said; older ones forget
+        return await super()._request_authentication()
+
+    def close(self) -> None:
+        """At once. TLS has something to say at the end, and a loop may end before it is said."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
 
 class TaskLink:
@@ -132,7 +167,8 @@ class TaskLink:
             transport.abort()
         except RuntimeError:  # the loop is closed
             if sock is not None:
-                transport._sock = None
+                secret = getattr(transport, "_ssl_protocol", None)  # TLS speaks through another
+                (secret._transport if secret else transport)._sock = None
                 sock._sock.close()
 
     def after_fork_in_child(self) -> None:
@@ -149,13 +185,16 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         if isinstance(made, dict):
             words, made = made, None
         async with asyncio.timeout(budget):  # not of what a user's function takes
-            connection = made or await asyncmy.connect(
-                **words,
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=budget,
-                client_flag=CLIENT.MULTI_STATEMENTS,
-            )
+            connection = made
+            if connection is None:
+                connection = TaskSession(
+                    **words,
+                    charset="utf8mb4",
+                    autocommit=True,
+                    connect_timeout=budget,
+                    client_flag=CLIENT.MULTI_STATEMENTS,
+                )
+                await connection.connect()
     except TimeoutError:
         raise BackendError(
             f"{address.where} did not answer in time while connecting ({budget:.3g} s)"
@@ -168,6 +207,8 @@ async def connect_task(address: Address, budget: float) -> TaskLink:
         raise failed from error
     except BackendError:
         raise
+    except RuntimeError as error:
+        raise unspeakable(error, address.where) from None
     except (OSError, UnicodeError) as error:
         raise BackendError(f"{address.where} is out of reach: {error}") from error
     link = TaskLink(connection, address.where)
