@@ -1,12 +1,16 @@
-"""What tells MySQL from MariaDB. No MySQL is run here, so what it lacks must not be said to it."""
+"""What tells MySQL from MariaDB. Where no MySQL is run (HOLDFAST_MYSQLD), what it lacks must not be
+said to it all the same."""
 
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+import holdfast
 from holdfast.backends.mysql import schema, transactions
 from holdfast.backends.mysql.conditions import refuse_unfit
 from holdfast.errors import BackendError
@@ -77,3 +81,29 @@ def test_servers_that_cannot_keep_a_lock_are_refused_and_told_what_they_are(said
 def test_a_single_primary_is_fit():
     refuse_unfit({"read_only": "OFF", "wsrep_on": "OFF"}, "here")
     refuse_unfit({"group_replication_single_primary_mode": "ON"}, "here")
+
+
+def test_who_looks_at_the_server_sees_our_statements_as_text(mariadb_server):
+    """MySQL writes values into what it shows; bytes among them break the list for everybody."""
+    name = "a \N{GRINNING FACE}"
+    client = holdfast.connect(mariadb_server.url)
+    client.lock(name).acquire().release()
+    asking = threading.Thread(target=lambda: client.lock(name).acquire(timeout=9).release())
+    with mariadb_server.connect() as stranger, stranger.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM holdfast_names FOR UPDATE")
+        asking.start()
+        until = time.monotonic() + 9
+        while True:
+            rows = mariadb_server.call(
+                "SELECT trx_state, trx_query FROM information_schema.innodb_trx"
+            )
+            if seen := [query for state, query in rows if state == "LOCK WAIT"]:
+                break
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        shown = str(mariadb_server.call("SHOW FULL PROCESSLIST"))
+        listed = str(mariadb_server.call("SELECT info FROM information_schema.processlist"))
+        stranger.rollback()
+    asking.join()
+    client.close()
+    assert "holdfast_names" in seen[0] and "holdfast_names" in shown and "holdfast_names" in listed

@@ -31,6 +31,7 @@ from holdfast.backends.mysql.prepared import (
     Result,
     Statement,
     done,
+    in_digits,
     numbered,
     packed,
 )
@@ -110,6 +111,7 @@ class Link:
 
     def _called(self, call: Call, budget: float) -> Result:
         connection = self._connection
+        call = in_digits(call, connection.server_version)
         statement = call.statement
         try:
             number = self._prepared.get(statement)

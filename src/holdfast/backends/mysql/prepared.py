@@ -28,11 +28,12 @@ _BYTES = [bytes([number]) for number in range(251)]
 class Statement:
     """``text`` has %s for each value."""
 
-    __slots__ = ("sql", "text")
+    __slots__ = ("in_digits", "sql", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.sql = text.replace("%s", "?").encode()
+        self.in_digits: Statement | None = None
 
 
 class Call(NamedTuple):
@@ -49,6 +50,31 @@ class Result(NamedTuple):
     affected: int
     insert_id: int
     rows: Sequence[Sequence[Any]]
+
+
+_FROM_DIGITS: dict[type, str] = {bytes: "UNHEX(%s)", str: "CONVERT(UNHEX(%s) USING utf8mb4)"}
+
+
+def in_digits(call: Call, version: str) -> Call:
+    """The same, its bytes and texts in hexadecimal digits, for a server that is not MariaDB.
+
+    MySQL writes the values into what it shows of a statement to who asks for its process list or
+    its transactions. Bytes that are no text spoil that list, and MySQL 9 then shows none at all.
+    MariaDB shows it as it was prepared, and would take a tenth longer.
+    """
+    if "MariaDB" in version:
+        return call
+    statement, values = call
+    if statement.in_digits is None:
+        kinds = tuple(_FROM_DIGITS.get(type(value), "%s") for value in values)
+        statement.in_digits = Statement(statement.text % kinds)
+    return Call(statement.in_digits, [_digits(value) for value in values])
+
+
+def _digits(value: bytes | str | int | float) -> str | int | float:
+    if isinstance(value, str):
+        value = value.encode()
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def packed(number: int, values: Sequence[bytes | str | int | float]) -> bytes:

@@ -33,6 +33,7 @@ from holdfast.backends.mysql.prepared import (
     Result,
     Statement,
     done,
+    in_digits,
     numbered,
     packed,
 )
@@ -106,6 +107,7 @@ class TaskLink:
 
     async def _called(self, call: Call) -> Result:
         connection = self._connection
+        call = in_digits(call, connection.server_version)
         statement = call.statement
         try:
             number = self._prepared.get(statement)
