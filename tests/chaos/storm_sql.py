@@ -16,7 +16,7 @@ from holdfast import clock
 LEASES = {"quick": 0.9, "usual": 1.2, "slow": 1.5}
 
 # All that are holdfast's; those that hear; how to end one; what is in requests on the wire (of what
-# MariaDB prepared only who asks can be read).
+# MariaDB prepared only who asks can be read, and of what MySQL did that in digits).
 SESSIONS = {
     "postgres": "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast'",
     "mariadb": "SELECT id FROM information_schema.processlist WHERE db = 'holdfast'",
@@ -26,9 +26,10 @@ EARS = {
     "mariadb": "AND info LIKE 'DO SLEEP%%'",
 }
 KILL = {"postgres": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
+NODE = platform.node().encode()
 REQUESTS = {
     "postgres": [b"holdfast_claim", b"holdfast_release", b"holdfast_write", b"holdfast_extend"],
-    "mariadb": [b"UPDATE holdfast_names", b"FROM holdfast_rows", platform.node().encode()],
+    "mariadb": [b"UPDATE holdfast_names", b"FROM holdfast_rows", NODE, NODE.hex().encode()],
 }
 
 
