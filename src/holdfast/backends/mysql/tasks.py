@@ -61,7 +61,7 @@ class TaskSession(_Connection):  # type: ignore[misc]
             self._ssl_context = unchecked()
             self._client_flag |= CLIENT.SSL
         if self._ssl_context is not None:
-            self._secure = True  # it will be before the password is said; older ones forget
+            self._secure = True  # it will be before the password is said; 0.2.13 forgets
         return await super()._request_authentication()
 
     def close(self) -> None:
