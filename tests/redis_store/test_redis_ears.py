@@ -6,11 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from redis_ends import PATIENCE, Agent, until
 
 import holdfast
 from holdfast.backends.redis.bell import channel_of
 from holdfast.backends.redis.blocking import IDLE
+from holdfast.backends.redis.links import Link
+from holdfast.backends.redis.scripts import packed
+from holdfast.backends.redis.store import address_of_url
+from servers.redis_server import RedisServer
 
 Make = Callable[..., Agent]
 AT_ONCE = 1.0  # less than the time after which a place is refreshed, which would tell it too
@@ -73,3 +78,20 @@ def test_a_late_bell_is_read_and_the_connection_is_used_again(
         time.sleep(IDLE * 1.1)
         with client.lock(name):
             assert transport._local.link is link and transport.home == home != "."
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_connection_that_the_server_ended_is_seen_to_be_also_over_tls(listens: bool) -> None:
+    with RedisServer(tls=True) as server:
+        link = Link(address_of_url(f"{server.url}?ssl_ca_certs={server.ca_file}"), PATIENCE)
+        if listens:
+            link.subscribe(packed("SUBSCRIBE", "a"), PATIENCE)
+            link.pushed = print
+        assert not link.is_stale()
+        if not listens:
+            assert link.ask(packed("PING"), PATIENCE) == b"PONG"
+            assert not link.is_stale()
+        address = "{}:{}".format(*link.sock.getsockname())
+        assert server.call("CLIENT", "KILL", "ADDR", address) == 1
+        until(link.is_stale)
+        link.close()

@@ -336,13 +336,14 @@ class Link:
         try:
             self.sock.setblocking(False)
             if self.pushed is None:
-                self.sock.recv(1, socket.MSG_PEEK)
+                # Of the kernel also where TLS is spoken: that one has no answer without taking it.
+                socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
                 return True
             data = self.sock.recv(READ_SIZE)
             self.reader.feed(data)
             self._surplus()
             return not data
-        except (BlockingIOError, ssl.SSLError, ValueError):
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except (OSError, hiredis.HiredisError):
             return True
