@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.keeper import Keeper, budget_for
 from holdfast.core.law import REFRESH
-from holdfast.core.ledger import DRIFT, Ledger, Waiting, shown
+from holdfast.core.ledger import BELIEF, Ledger, Waiting, shown
 from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendError, ConfigurationError, NotHeld
 from holdfast.events import WaitBegan
@@ -34,8 +34,6 @@ PATIENCE = 10.0
 RETRY_PAUSE = 0.02
 # A budget is divided, so that a reply that was lost can be asked for again.
 ATTEMPTS = 3
-# The part of a lease that we may believe in, counted from before it was asked for.
-BELIEF = 1.0 - DRIFT
 
 
 # Granted by a request (or after one) that left at that time; known to us now; by a bell.

@@ -54,7 +54,7 @@ class Keeper:
         self.client: object = None
         self._running = False
         self._stopped = False
-        self._wakes_at = NEVER
+        self.wakes_at = NEVER
         self._looks_at = -NEVER
         self._leaves_at = NEVER
         self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
@@ -73,12 +73,12 @@ class Keeper:
 
     def mind(self, due: float) -> None:
         """Something is in the ledger that is due then. Not under the mutex."""
-        if due >= self._wakes_at:
+        if due >= self.wakes_at:
             return  # rule 4: the common case
         with self._ledger.mutex:
-            if due >= self._wakes_at or self._stopped:
+            if due >= self.wakes_at or self._stopped:
                 return
-            self._wakes_at = self._looks_at = due
+            self.wakes_at = self._looks_at = due
             started, self._running = self._running, True
         if started:
             self.backend.poke()
@@ -102,7 +102,7 @@ class Keeper:
     def died(self) -> None:
         """Its thread is no more (a fork, a killed thread): the next `mind` starts another."""
         self._running = False
-        self._wakes_at = NEVER
+        self.wakes_at = NEVER
 
     async def run(self) -> None:
         idle_since: float | None = None
@@ -113,14 +113,14 @@ class Keeper:
                     if await self._work(now):
                         idle_since = None
                         continue
-                    if self._wakes_at != NEVER:
+                    if self.wakes_at != NEVER:
                         idle_since = None
                     elif idle_since is None:
                         idle_since = now
                     elif now - idle_since >= IDLE and self._retire():
                         return
                     # From now on, not from when we began: leaving what was given up takes time.
-                    rest = self._wakes_at - self.runtime.now()
+                    rest = self.wakes_at - self.runtime.now()
                     await self.backend.hear(IDLE if rest == NEVER else max(rest, 0.0))
                 except Exception:  # whatever it is, the holds must be kept: say it, and go on
                     log.exception("holdfast: the keeper stumbled, and goes on")
@@ -215,7 +215,7 @@ class Keeper:
                 next_at = min(next_at, *(entry.due for entry in work))
                 work = []
             self.sending = work
-            self._wakes_at = self._looks_at = -NEVER if work or overdue else next_at
+            self.wakes_at = self._looks_at = -NEVER if work or overdue else next_at
         return overdue, work, long
 
     async def _renew(self, work: list[Held | Waiting]) -> None:

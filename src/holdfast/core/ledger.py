@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # Our clock may run slower than the store's by this much before belief outlives the lease. Quartz
 # is good for 0.0001, a virtual machine under load for less than 0.005.
 DRIFT = 0.01
+# The part of a lease that we may believe in, counted from before it was asked for.
+BELIEF = 1.0 - DRIFT
+NEVER = float("-inf")
 HISTOGRAM_BUCKETS = 40
 MOST_BITS = 64  # of a duration in µs: half a million years
 MOST_UNSORTED = 1000
@@ -97,10 +100,12 @@ class Held:
         self.acquired_at = now
         self.renews = renews
         self.ends_by = ends_by
-        self.confirmed = self.doubted = float("-inf")
-        self.deadline = now
-        self.due = now
-        self.early = now
+        self.doubted = NEVER
+        # Since when, until when and when again: `believe` says it at once.
+        self.confirmed: float
+        self.deadline: float
+        self.due: float
+        self.early: float
         self.callbacks: list[Callable[[], None]] | None = None
         self.alarm: Alarm | None = None
         self.told: Acquired | None = None  # those who listen know of its beginning, not of its end
@@ -112,7 +117,7 @@ class Held:
         confirmed all the same, to the end of its time, where the store gave less than was asked."""
         self.confirmed = sent
         ends_by = self.ends_by
-        deadline = sent + lease * (1.0 - DRIFT)
+        deadline = sent + lease * BELIEF
         self.deadline = deadline if deadline < ends_by else ends_by
         if (self.renews or lease < self.claim.lease) and sent + lease < ends_by - SLACK:
             self.due = sent + lease / 3

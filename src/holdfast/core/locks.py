@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
-from holdfast.core.acquire import ATTEMPTS, BELIEF, leave, obtain
+from holdfast.core.acquire import ATTEMPTS, leave, obtain
 from holdfast.core.closing import close
 from holdfast.core.explain import taken_message
 from holdfast.core.holding import Holding
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from holdfast.core.ledger import HELD, LOST, RELEASED, Alarm, Held, Ledger, bare, shown
+from holdfast.core.ledger import BELIEF, HELD, LOST, RELEASED, Alarm, Held, Ledger, bare, shown
 from holdfast.core.ports import Backend, KeeperRuntime, Runtime
 from holdfast.core.telling import Listeners
 from holdfast.core.terms import Terms
@@ -103,7 +103,7 @@ class Core(Holding):
         """It is ours."""
         claim, owner, began = begun
         ledger = self.ledger
-        held = Held(claim, owner, grant.fence, now, terms.renew, terms.ends_by(now))
+        held = Held(claim, owner, grant[0], now, terms.renew, terms.ends_by(now))
         if by_bell:
             held.believe_bell(sent, now, grant.lease)
         else:
@@ -117,7 +117,8 @@ class Core(Holding):
             held.told = told = listeners.acquired(claim, terms.template, grant.fence, now - began)
         with ledger.mutex:
             ledger.enter(held, now - began)
-        self.keeper.mind(due)
+        if due < self.keeper.wakes_at:
+            self.keeper.mind(due)
         if listeners is not None:
             listeners.tell(told)
         if ledger.closed:

@@ -51,7 +51,9 @@ class Hold(HoldFace):
         if self._held.state is DETACHED:
             return
         try:
-            self.release()
+            rest = self._client.core.release_now(self._held, self._take)
+            if rest is not None:
+                run(rest)
         except (HoldLost, BackendError, NotHeld) as ours:
             if error is None:
                 raise
