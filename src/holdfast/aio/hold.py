@@ -61,7 +61,7 @@ class Hold(HoldFace):
     async def release(self) -> None:
         """Give it back, from any task. `HoldLost` if it had ended before, `NotHeld` if it was
         released already, `BackendError` if the outcome is unknown."""
-        rest = self._client.core.release_now(self._held, self._take)
+        rest = self._client.core.release_soon(self._held, self._take)
         if rest is not None:
             await rest
 
@@ -105,7 +105,7 @@ class Hold(HoldFace):
         if self._held.state is DETACHED:
             return
         try:
-            rest = self._client.core.release_now(self._held, self._take)
+            rest = self._client.core.release_soon(self._held, self._take)
             if rest is not None:
                 await rest
         except (HoldLost, BackendError, NotHeld) as ours:

@@ -53,17 +53,12 @@ class Holding(Believing):
             self.ledger.tell_end(held)
 
     def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """The common case without a coroutine, as `attempt_now`, or with one instead of three; else
-        what to run instead."""
+        """The common case without a coroutine, as `attempt_now`; else what to run instead."""
         now = self.runtime.now()
-        if held.state is not HELD or now >= held.deadline or (held.writes and held.count > 1):
-            return self.release(held, take)
-        if self._claim_now is None and self._claim_soon is None:
+        if self._claim_now is None or not _is_common(held, now):
             return self.release(held, take)
         if not self._step_out(held, now, take):
             return None
-        if self._claim_now is None:
-            return self._give_back_soon(held)
         try:
             limit = budget_for(held.claim.lease) / ATTEMPTS
             known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
@@ -74,6 +69,13 @@ class Holding(Believing):
         if held.told is not None:
             self.ledger.tell_end(held)
         return None
+
+    def release_soon(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
+        """The common case with one coroutine instead of three; else what to await instead."""
+        now = self.runtime.now()
+        if self._claim_soon is None or not _is_common(held, now):
+            return self.release(held, take)
+        return self._give_back_soon(held) if self._step_out(held, now, take) else None
 
     async def _give_back_soon(self, held: Held) -> None:
         answer: bool | BaseException | None = None
@@ -359,6 +361,11 @@ class Holding(Believing):
             return claim, await self.backend.transfer(claim, False, budget)
 
         return await self._answered(held, ask)
+
+
+def _is_common(held: Held, now: float) -> bool:
+    """Is it held, and no writer's that also reads?"""
+    return held.state is HELD and now < held.deadline and not (held.writes and held.count > 1)
 
 
 def _budget_for(claims: Sequence[Claim]) -> float:

@@ -57,6 +57,7 @@ class Link:
         self.broken = False
         self.used = clock.now()
         self.fd: int = pgconn.socket
+        self._sleep = Sleep()
 
     # ---- asking, in either colour --------------------------------------------------------------
 
@@ -69,15 +70,15 @@ class Link:
         if self.pooled:
             pgconn.send_query_params(statement.sql, said, param_formats=statement.formats)
             return (yield from self._answered())
-        yield from self._preparing(statement)
+        if statement.name not in self._prepared:
+            yield from self._preparing(statement)
         pgconn.send_query_prepared(statement.name, said, statement.formats)
         return (yield from self._answered())
 
     def _preparing(self, statement: Statement) -> Waits:
-        if statement.name not in self._prepared:
-            self._pgconn.send_prepare(statement.name, statement.sql)
-            yield from self._answered()
-            self._prepared.add(statement.name)
+        self._pgconn.send_prepare(statement.name, statement.sql)
+        yield from self._answered()
+        self._prepared.add(statement.name)
 
     def _asking_all(self, requests: list[Request]) -> Waits:
         """Many at once, each a transaction of its own: nothing is locked from one to the next."""
@@ -87,7 +88,8 @@ class Link:
                 results.append((yield from self.asking(request)))
             return results
         for statement in {request.statement for request in requests}:
-            yield from self._preparing(statement)
+            if statement.name not in self._prepared:
+                yield from self._preparing(statement)
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
         for statement, said in requests:
@@ -184,7 +186,7 @@ class Link:
     def run(self, waits: Waits, budget: float) -> Any:
         """To its end, here and now."""
         try:
-            return _run(waits, clock.now() + budget)
+            return _run(waits, clock.now() + budget, self._sleep)
         except TimeoutError:
             raise self.late(budget) from None
         except (BackendError, Again, NoTables):  # in this order: a BackendError is an OSError
@@ -196,7 +198,7 @@ class Link:
             # be faster than what it gives up: so its end is waited for, if it comes soon.
             self.broken = True
             with contextlib.suppress(Exception):
-                _run(waits, clock.now() + SETTLING)
+                _run(waits, clock.now() + SETTLING, self._sleep)
             raise
 
     # ---- bells ---------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def connect(address: Address, budget: float, made: Any = None) -> Link:
             made = made or address.given.blocking(budget)
             link = Link(made.pgconn, address.where, made)
         else:
-            link = Link(_run(_connecting(address), until), address.where)
+            link = Link(_run(_connecting(address), until, Sleep()), address.where)
     except TimeoutError:
         raise BackendError(
             f"{address.where} did not answer in time while connecting ({budget:.3g} s)"
@@ -289,21 +291,31 @@ def _check(link: Link, address: Address, budget: float) -> None:
         link.run(link.saying(schema.SETTINGS), budget)
 
 
-def _run(waits: Waits, until: float) -> Any:
-    poll = None
-    known = -1
+class Sleep:
+    """Waits for a socket; remembers what the kernel was told, which is mostly the same again."""
+
+    __slots__ = ("_known", "_poll")
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._known = (-1, 0)
+
+    def until(self, wanted: tuple[int, int], seconds: float) -> bool:
+        if wanted != self._known:
+            if wanted[0] != self._known[0]:
+                self._poll = select.poll()
+            self._poll.register(*wanted)
+            self._known = wanted
+        return bool(self._poll.poll(seconds * 1000))
+
+
+def _run(waits: Waits, until: float, sleep: Sleep) -> Any:
     try:
-        fd, want = next(waits)
+        wanted = next(waits)
         while True:
             rest = until - clock.now()
-            if rest <= 0:
+            if rest <= 0 or not sleep.until(wanted, rest):
                 raise TimeoutError
-            if fd != known or poll is None:
-                poll = select.poll()
-                known = fd
-            poll.register(fd, want)
-            if not poll.poll(rest * 1000):
-                raise TimeoutError
-            fd, want = waits.send(None)
+            wanted = waits.send(None)
     except StopIteration as end:
         return end.value

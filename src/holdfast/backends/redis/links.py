@@ -206,7 +206,7 @@ class Link:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_where", "budget", "generation", "pushed",
+        "__weakref__", "_connection", "_limit", "_most", "_where", "budget", "generation", "pushed",
         "reader", "sock", "used",
     )  # fmt: skip
 
@@ -221,6 +221,8 @@ class Link:
         self.used = clock.now()
         self.budget = max(began + budget - self.used, LEAST)  # what connecting left of it
         self._limit = -1.0
+        # What TLS has decrypted and nobody took, no poll tells of.
+        self._most = READ_SIZE if isinstance(self.sock, ssl.SSLSocket) else SHORT
 
     def ask(self, command: bytes, budget: float) -> Any:
         """One command, one answer. Whoever catches an error closes the link: the answer may still
@@ -229,7 +231,7 @@ class Link:
             if budget != self._limit:
                 self._set_limit(budget)
             self.sock.sendall(command)
-            self.reader.feed(self.sock.recv(SHORT))
+            self.reader.feed(self.sock.recv(self._most))
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:
                 answer = self._rest(answer, clock.now() + budget)
