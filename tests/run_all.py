@@ -62,7 +62,7 @@ def without(*paths: str) -> list[str]:
 
 # One stage after the other; what is in one stage runs at the same time.
 STAGES: list[dict[str, list[str]]] = [
-    {"conformance": [*PYTEST, *beside(10), CONFORMANCE]},
+    {"conformance": [*PYTEST, *beside(8), CONFORMANCE]},
     {"tests that wait": [*PYTEST, *beside(4), *WAITING, *without(*COMPUTING)]},
     {
         "tests": [*PYTEST, *without(CONFORMANCE, *WAITING, *COMPUTING)],

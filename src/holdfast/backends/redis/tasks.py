@@ -25,6 +25,7 @@ from holdfast.errors import BackendError
 
 NEVER = float("inf")
 EAR_BUDGET = 1.0
+TO_CONNECT = 1.0
 LOT = 32
 
 
@@ -284,7 +285,9 @@ class TaskTransport:
         return await asyncio.gather(*answers, settled)
 
     async def _ready(self, budget: float) -> TaskLink:
-        """The connection; made by one task for all who need it."""
+        """The connection; made by one task for all who need it. That one goes on when their time is
+        over: with a short lease, or far away, a budget may be too short to connect in, and who asks
+        again would begin again."""
         loop = asyncio.get_running_loop()
         link = self._link
         if link is not None and link.lost is None and link.loop is loop:
@@ -294,7 +297,8 @@ class TaskTransport:
         budget = max(budget, self._address.least)
         making = self._connecting
         if making is None or making.done() or making.get_loop() is not loop:
-            making = self._connecting = loop.create_task(self._connect(budget))
+            making = loop.create_task(self._connect(max(budget, TO_CONNECT)))
+            self._connecting = making
             making.add_done_callback(_seen)
         try:
             async with asyncio.timeout(budget):
