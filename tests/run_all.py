@@ -63,7 +63,7 @@ def without(*paths: str) -> list[str]:
 # One stage after the other; what is in one stage runs at the same time.
 STAGES: list[dict[str, list[str]]] = [
     {"conformance": [*PYTEST, *beside(8), CONFORMANCE]},
-    {"tests that wait": [*PYTEST, *beside(4), *WAITING, *without(*COMPUTING)]},
+    {"tests that wait": [*PYTEST, *beside(3), *WAITING, *without(*COMPUTING)]},
     {
         "tests": [*PYTEST, *without(CONFORMANCE, *WAITING, *COMPUTING)],
         "tests that compute": [*POLITE, *PYTEST, "--timeout=900", *beside(2), *COMPUTING],

@@ -38,6 +38,15 @@ def test_less_than_a_majority_is_busy_as_soon_as_that_is_certain():
     assert isinstance(tally(YES, NO, NO).refusal(0, 0.5), Busy)
 
 
+def test_nodes_that_tell_of_different_fences_are_not_enough_to_ask_again_and_again():
+    other = [0, 1_500_000, 120]  # it was late, and gave the same holder another fence
+    assert not tally(NO, other, None).decided(0)
+    assert tally(NO, other, NO).decided(0)
+    assert tally(NO, other, NO).refusal(0, 0.01) == Busy(1.5, 99)
+    assert tally(NO, other, Unreachable("away")).decided(0), "there is nobody to wait for"
+    assert tally(NO, NO, None, leases=(LEASE, LEASE)).decided(1), "nobody went so far"
+
+
 def test_who_is_held_up_by_a_settled_hold_waits_for_its_bell_and_else_asks_soon():
     assert tally(NO, NO, YES).refusal(0, 0.01) == Busy(1.5, 99)
     assert tally(NO, [0, 1_500_000, 98], YES).refusal(0, 0.01) == Busy(0.01, 98)

@@ -128,13 +128,22 @@ class Tally:
 
     def decided(self, number: int) -> bool:
         """More votes cannot change what becomes of that claim: it is granted, or cannot be and so
-        many voted that this is known to be so for no other reason than others' holds."""
+        many voted that this is known to be so for no other reason than others' holds. Nodes that
+        tell of different fences do not say that somebody has it: a node that was late may have
+        given the same holder another one. So the others are waited for, or who waits would ask
+        again and again."""
         given = len(self.grants(number))
         if given >= self.majority:
             return True
-        return given + len(self.pending) < self.majority and (
-            self.voters >= self.majority or not self.pending
-        )
+        if given + len(self.pending) >= self.majority:
+            return False
+        return not self.pending or (self.voters >= self.majority and self._is_agreed(number))
+
+    def _is_agreed(self, number: int) -> bool:
+        """Do those who refuse it say the same? (Who stopped before it says nothing.)"""
+        refused = [vote for vote in self.of(number).values() if not isinstance(vote, Granted)]
+        reasons = [vote.fence if isinstance(vote, Busy) else type(vote) for vote in refused]
+        return not reasons or Counter(reasons).most_common(1)[0][1] >= self.majority
 
     def enough(self, replies: Sequence[Reply]) -> bool:
         self.count(replies)
