@@ -186,8 +186,27 @@ class ClientFace:
             warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
         )
 
-    def _plain_terms(self, name: str) -> Terms:
-        """Where nothing but the name was said. One that was checked is remembered."""
+    def _lock_terms(
+        self,
+        name: str,
+        lease: Seconds | None,
+        renew: bool | None,
+        max_hold: Seconds | None,
+        fair: bool,
+        owner: object,
+        label: str,
+        foreign: dict[str, Any],
+        layout: str | None,
+        warn_after: Seconds | None,
+    ) -> Terms:
+        """A lock is often made for one use: what was left at its default needs no check, and a name
+        that was checked is remembered."""
+        plain = fair is True and lease is renew is max_hold is owner is layout is None
+        if not plain or warn_after is not None or label != "" or foreign:
+            return self._terms(
+                "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
+                warn_after=warn_after,
+            )  # fmt: skip
         terms = self._plain.get(name) if type(name) is str else None
         if terms is None:
             terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)

@@ -83,15 +83,9 @@ class Client(ClientFace):
         write, to exclude them too. ``warn_after``: a hold that lasts longer is logged, once, with
         the stack of who acquired it; by default as `connect` was told.
         """
-        # Often made for one use: what was left at its default needs no check.
-        plain = fair is True and lease is renew is max_hold is owner is layout is None
-        if plain and warn_after is None and label == "" and not foreign:
-            terms = self._plain_terms(name)
-        else:
-            terms = self._terms(
-                "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
-                warn_after=warn_after,
-            )  # fmt: skip
+        terms = self._lock_terms(
+            name, lease, renew, max_hold, fair, owner, label, foreign, layout, warn_after
+        )
         if timeout is not None:
             timeout = checked_timeout(timeout)
         return Lock(self, terms, timeout, self._on_lost(on_lost))
