@@ -52,6 +52,7 @@ class BlockingTransport:
         self._homes = map((home + "t%d").__mod__, itertools.count(1))
         self._local = _Local()
         self._poke = Poke()
+        self._latest = 0  # who asked: threads that ask by turns do not look for their answers
         # Weakly: the link of a thread that has ended is closed with it.
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self.poke = self._poke.poke
@@ -64,8 +65,9 @@ class BlockingTransport:
         if link is None or now - link.used > IDLE or link.generation != self._address.generation:
             link, budget = self._connection(link, now, budget)
         link.used = now
+        alone, self._latest = self._latest == id(link), id(link)
         try:
-            return link.ask(command, budget)
+            return link.ask(command, budget, alone)
         except BaseException:
             self._drop(link)
             raise
@@ -168,6 +170,7 @@ class BlockingTransport:
         if _ready(poke, timeout, link.sock):
             try:
                 link.used = clock.now()
+                link.near.crowded()
                 link.pushes()
             except BaseException as error:
                 self._drop(link)

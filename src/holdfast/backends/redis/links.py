@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import select
 import socket
 import ssl
 import struct
@@ -21,6 +22,7 @@ import redis.asyncio
 
 from holdfast import clock
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
+from holdfast.backends.redis.near import Near
 from holdfast.core.acquire import PATIENCE
 from holdfast.errors import BackendError, ConfigurationError
 
@@ -206,8 +208,8 @@ class Link:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_most", "_where", "budget", "generation", "pushed",
-        "reader", "sock", "used",
+        "__weakref__", "_connection", "_limit", "_most", "_where", "budget", "generation", "near",
+        "pushed", "reader", "sock", "used",
     )  # fmt: skip
 
     def __init__(self, address: Where, budget: float) -> None:
@@ -216,6 +218,9 @@ class Link:
         self._connection, self.generation = address.connect(budget)
         self.sock: Any = self._connection._sock
         self.sock.settimeout(None)
+        waiter = select.poll()
+        waiter.register(self.sock, select.POLLIN)
+        self.near = Near(waiter.poll)
         self.reader = new_reader()
         self.pushed: Any = None
         self.used = clock.now()
@@ -224,13 +229,15 @@ class Link:
         # What TLS has decrypted and nobody took, no poll tells of.
         self._most = READ_SIZE if isinstance(self.sock, ssl.SSLSocket) else SHORT
 
-    def ask(self, command: bytes, budget: float) -> Any:
-        """One command, one answer. Whoever catches an error closes the link: the answer may still
-        come."""
+    def ask(self, command: bytes, budget: float, alone: bool = False) -> Any:
+        """One command, one answer, for which a thread that is ``alone`` may look. Whoever catches
+        an error closes the link: the answer may still come."""
         try:
             if budget != self._limit:
                 self._set_limit(budget)
             self.sock.sendall(command)
+            if alone:
+                self.near.look()
             self.reader.feed(self.sock.recv(self._most))
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:

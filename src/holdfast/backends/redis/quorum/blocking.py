@@ -65,6 +65,7 @@ class BlockingVoters:
         self._local = threading.local()
         self._links: weakref.WeakSet[NodeLink] = weakref.WeakSet()
         self._spare: Spare = [deque(maxlen=MOST_SPARE) for _ in addresses]
+        self._latest = 0  # who asked: threads that ask by turns do not look for their answers
         self._poke = Poke()
         self.poke = self._poke.poke
         self._listening = False
@@ -76,8 +77,8 @@ class BlockingVoters:
 
     def ask(self, calls: Calls, enough: Enough, budget: float, owed: bool = False) -> list[Reply]:
         seats = self._seats(clock.now(), budget)
-        now = clock.now()
-        until = now + budget
+        until = (now := clock.now()) + budget
+        alone, self._latest = self._latest == id(seats), id(seats)
         asker = object()
         replies: list[Reply] = [NOT_ASKED] * self.size
         for node, call in enumerate(calls):
@@ -87,7 +88,8 @@ class BlockingVoters:
             rest = until - clock.now()
             if rest <= 0:
                 break
-            for descriptor, _ in seats.poller.poll(max(rest * 1000.0, 1.0)):
+            ready = alone and seats.near.look()
+            for descriptor, _ in ready or seats.poller.poll(max(rest * 1000.0, 1.0)):
                 self._read(seats, seats.nodes[descriptor], asker, replies)
         seats.used = now
         return replies
@@ -207,9 +209,8 @@ class BlockingVoters:
                 until = min(until, since + max(since - now, 5 * GRACE))
                 if not any(self._is_expected(seats, node) for node in range(self.size)):
                     until = since
+            rest, arriving = until - since, seats.arriving
             try:
-                rest = until - since
-                arriving = seats.arriving
                 node, link = arriving.get(timeout=rest) if rest > 0 else arriving.get_nowait()
             except queue.Empty:
                 return

@@ -13,6 +13,7 @@ import hiredis
 from holdfast import clock
 from holdfast.backends.redis.conditions import ServerError, Unreachable
 from holdfast.backends.redis.links import READ_SIZE, Address, Link
+from holdfast.backends.redis.near import Near
 from holdfast.backends.redis.quorum.words import Call
 
 
@@ -93,6 +94,7 @@ class Seats:
         self.waiting = 0
         self.used = clock.now()
         self.poller = select.poll()
+        self.near = Near(self.poller.poll)
         self.nodes: dict[int, int] = {}  # descriptor → node
 
     def __del__(self) -> None:
