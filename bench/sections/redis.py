@@ -1,15 +1,17 @@
 """Redis when nobody is in the way: against a bare socket, and against the locks of others.
 
 The limit is a blocking socket that sends two commands per cycle that were encoded before and reads
-the answers without parsing them. "Plain scripts" are the least that a lock must do (SET NX PX;
-compare and delete); "our scripts" are holdfast's own: fences, queue and all. Everybody's lease is
-30 s. The others' locks are made for each cycle, as ours is.
+the answers without parsing them. It sleeps until they come; a thread of ours that is alone looks
+for them first, so there is the same socket that looks, too. "Plain scripts" are the least that a
+lock must do (SET NX PX; compare and delete); "our scripts" are holdfast's own: fences, queue and
+all. Everybody's lease is 30 s. The others' locks are made for each cycle, as ours is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import redis_lock
 
 import holdfast
 import holdfast.aio
+from holdfast.backends.redis.near import Near
 from holdfast.backends.redis.scripts import CLAIM, RELEASE
 
 from ._line import Line, number, times
@@ -57,6 +60,7 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     subjects = {
         "holdfast": _cycle(lambda: client.lock("orders:42")),
         "socket, plain scripts": _plain_scripts(server.port, "bare:1"),
+        "socket that looks, plain scripts": _plain_scripts(server.port, "bare:0", looks=True),
         "socket, our scripts": _our_scripts(server.port),
         "redis-py Lock": _cycle(lambda: plain.lock("theirs:1", timeout=LEASE)),
         "python-redis-lock": _cycle(lambda: redis_lock.Lock(plain, "theirs:2", expire=LEASE)),
@@ -70,6 +74,7 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     what = "1 thread: with client.lock(name)"
     return [
         _line(found, what, "socket, plain scripts", OF_THE_SOCKET),
+        _line(found, what, "socket that looks, plain scripts"),
         _line(found, what, "socket, our scripts"),
         _line(found, what, "redis-py Lock", OF_REDIS_PY),
         _line(found, what, "python-redis-lock"),
@@ -95,13 +100,13 @@ def _cycle(made: Callable[[], Any]) -> Subject:
     return cycle
 
 
-def _plain_scripts(port: int, key: str) -> Subject:
+def _plain_scripts(port: int, key: str, looks: bool = False) -> Subject:
     shas = []
     bare = Bare(port)
     for source in (PLAIN_CLAIM, PLAIN_RELEASE):
         shas.append(bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode())
     claim = packed("EVALSHA", shas[0], "1", key, CLAIM_ID, str(LEASE * 1000))
-    return _two_commands(bare, claim, packed("EVALSHA", shas[1], "1", key, CLAIM_ID))
+    return _two_commands(bare, claim, packed("EVALSHA", shas[1], "1", key, CLAIM_ID), looks)
 
 
 def _our_scripts(port: int) -> Subject:
@@ -115,7 +120,7 @@ def _our_scripts(port: int) -> Subject:
     return _two_commands(bare, claim, packed("EVALSHA", RELEASE.sha, *keys, CLAIM_ID))
 
 
-def _two_commands(bare: Bare, claim: bytes, release: bytes) -> Subject:
+def _two_commands(bare: Bare, claim: bytes, release: bytes, looks: bool = False) -> Subject:
     bare.ask(claim)
     assert bare.ask(release) == b":1\r\n", "the limit must be the limit of a lock that works"
     send, receive = bare.socket.sendall, bare.socket.recv
@@ -127,7 +132,20 @@ def _two_commands(bare: Bare, claim: bytes, release: bytes) -> Subject:
             send(release)
             receive(4096)
 
-    return cycle
+    waiter = select.poll()
+    waiter.register(bare.socket, select.POLLIN)
+    look = Near(waiter.poll).look
+
+    def looking(count: int) -> None:
+        for _ in range(count):
+            send(claim)
+            look()
+            receive(4096)
+            send(release)
+            look()
+            receive(4096)
+
+    return looking if looks else cycle
 
 
 # ---- 16 threads ---------------------------------------------------------------------------------

@@ -97,45 +97,76 @@ def test_on_one_processor_nobody_looks(monkeypatch: Any) -> None:
 
 
 @pytest.fixture
-def looked(monkeypatch: Any) -> list[str]:
-    """The threads that looked."""
-    seen: list[str] = []
+def looked(monkeypatch: Any) -> list[Any]:
+    """Of each answer, whether it was looked for."""
+    seen: list[bool] = []
     look = Near.look
 
     def noted(self: Near) -> Any:
-        seen.append(threading.current_thread().name)
+        seen.append(self._asleep <= 0)
         return look(self)
 
     monkeypatch.setattr(Near, "look", noted)
     return seen
 
 
-def test_a_thread_that_is_alone_looks_for_its_answers(
-    redis_server: Any, name: str, looked: list[str]
+def cycles(client: Any, name: str, many: int) -> None:
+    for _ in range(many):
+        client.lock(name).acquire().release()
+
+
+def in_a_thread(work: Callable[..., None], *said: Any) -> None:
+    thread = threading.Thread(target=work, args=said)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_is_alone_looks_for_its_answers_after_a_while(
+    redis_server: Any, name: str, looked: list[bool]
 ) -> None:
     with holdfast.connect(redis_server.url) as client:
-        for _ in range(5):
-            with client.lock(name):
-                pass
-    assert len(looked) >= 9, "each but the first"
+        cycles(client, name, 1)
+        in_a_thread(cycles, client, name, 1)
+        looked.clear()
+        cycles(client, name, CROWDED // 2 + 1)
+        assert looked == [False] * CROWDED + [True] * 2
 
 
-def test_threads_that_ask_by_turns_sleep(redis_server: Any, name: str, looked: list[str]) -> None:
-    turns = threading.Barrier(2)
-
-    def work(client: Any, number: int) -> None:
-        for turn in range(20):
-            turns.wait()
-            if turn % 2 == number:
-                client.lock(f"{name}{number}").acquire().release()
-
-    def cycle(client: Any, number: int) -> Callable[[], None]:
-        return lambda: work(client, number)
-
+def test_threads_that_ask_by_turns_sleep(redis_server: Any, name: str, looked: list[bool]) -> None:
     with holdfast.connect(redis_server.url) as client:
-        threads = [threading.Thread(target=cycle(client, number)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(looked) == 20, "a release after its own claim, and nothing else"
+        mine, theirs = threading.Barrier(2), threading.Barrier(2)
+
+        def other() -> None:
+            for _ in range(4):
+                mine.wait()
+                cycles(client, name, CROWDED // 2)
+                theirs.wait()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        for turn in range(4):
+            mine.wait()
+            theirs.wait()
+            if turn == 0:
+                looked.clear()  # what was asked to connect
+            cycles(client, name, CROWDED // 2)
+        thread.join()
+        assert len(looked) > 6 * CROWDED
+        assert not any(looked)
+
+
+def test_who_had_to_wait_sleeps_for_a_while(
+    redis_server: Any, name: str, looked: list[bool]
+) -> None:
+    with (
+        holdfast.connect(redis_server.url) as client,
+        holdfast.connect(redis_server.url) as other,
+    ):
+        cycles(client, name, CROWDED)
+        hold = other.lock(name).acquire()
+        threading.Timer(0.1, hold.release).start()
+        mine = client.lock(name).acquire(timeout=10)
+        looked.clear()
+        mine.release()
+        cycles(client, name, CROWDED // 2 - 1)
+        assert not any(looked)

@@ -52,7 +52,7 @@ class BlockingTransport:
         self._homes = map((home + "t%d").__mod__, itertools.count(1))
         self._local = _Local()
         self._poke = Poke()
-        self._latest = 0  # who asked: threads that ask by turns do not look for their answers
+        self._latest = 0  # who asked
         # Weakly: the link of a thread that has ended is closed with it.
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self.poke = self._poke.poke
@@ -65,9 +65,11 @@ class BlockingTransport:
         if link is None or now - link.used > IDLE or link.generation != self._address.generation:
             link, budget = self._connection(link, now, budget)
         link.used = now
-        alone, self._latest = self._latest == id(link), id(link)
+        if self._latest != id(link):
+            self._latest = id(link)
+            link.near.crowded()
         try:
-            return link.ask(command, budget, alone)
+            return link.ask(command, budget)
         except BaseException:
             self._drop(link)
             raise

@@ -229,15 +229,14 @@ class Link:
         # What TLS has decrypted and nobody took, no poll tells of.
         self._most = READ_SIZE if isinstance(self.sock, ssl.SSLSocket) else SHORT
 
-    def ask(self, command: bytes, budget: float, alone: bool = False) -> Any:
-        """One command, one answer, for which a thread that is ``alone`` may look. Whoever catches
-        an error closes the link: the answer may still come."""
+    def ask(self, command: bytes, budget: float) -> Any:
+        """One command, one answer. Whoever catches an error closes the link: the answer may still
+        come."""
         try:
             if budget != self._limit:
                 self._set_limit(budget)
             self.sock.sendall(command)
-            if alone:
-                self.near.look()
+            self.near.look()
             self.reader.feed(self.sock.recv(self._most))
             answer = self.reader.gets()
             if answer is False or type(answer) is hiredis.PushNotification:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 LOOKS = 160  # some 100 µs
 MOST_ASLEEP = 1023
-CROWDED = 8
+CROWDED = 16
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 NEVER = 1 << 62
 
@@ -44,5 +44,6 @@ class Near:
         return ()
 
     def crowded(self) -> None:
-        """Others wait for what this thread has: the processor is for them."""
+        """Another thread asked before this one, or waits for what it has: the processor is for
+        them, for some time."""
         self._asleep = max(self._asleep, CROWDED)

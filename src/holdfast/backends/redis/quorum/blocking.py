@@ -55,8 +55,7 @@ class BlockingVoters:
         self.majority = majority_of(self.size)
         self.wheres = [address.where for address in addresses]
         self.homes = ["."] * self.size
-        self.bells = Bells()
-        self.now = clock.now
+        self.bells, self.now = Bells(), clock.now
         self._addresses = addresses
         self._home = home
         self._connected = connected
@@ -65,7 +64,7 @@ class BlockingVoters:
         self._local = threading.local()
         self._links: weakref.WeakSet[NodeLink] = weakref.WeakSet()
         self._spare: Spare = [deque(maxlen=MOST_SPARE) for _ in addresses]
-        self._latest = 0  # who asked: threads that ask by turns do not look for their answers
+        self._latest = 0  # who asked
         self._poke = Poke()
         self.poke = self._poke.poke
         self._listening = False
@@ -78,7 +77,9 @@ class BlockingVoters:
     def ask(self, calls: Calls, enough: Enough, budget: float, owed: bool = False) -> list[Reply]:
         seats = self._seats(clock.now(), budget)
         until = (now := clock.now()) + budget
-        alone, self._latest = self._latest == id(seats), id(seats)
+        if self._latest != id(seats):
+            self._latest = id(seats)
+            seats.near.crowded()
         asker = object()
         replies: list[Reply] = [NOT_ASKED] * self.size
         for node, call in enumerate(calls):
@@ -88,8 +89,7 @@ class BlockingVoters:
             rest = until - clock.now()
             if rest <= 0:
                 break
-            ready = alone and seats.near.look()
-            for descriptor, _ in ready or seats.poller.poll(max(rest * 1000.0, 1.0)):
+            for descriptor, _ in seats.near.look() or seats.poller.poll(max(rest * 1000.0, 1.0)):
                 self._read(seats, seats.nodes[descriptor], asker, replies)
         seats.used = now
         return replies
