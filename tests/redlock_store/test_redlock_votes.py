@@ -10,7 +10,7 @@ from holdfast.backends.redis.conditions import ServerError, Unreachable
 from holdfast.backends.redis.quorum.looking import together
 from holdfast.backends.redis.quorum.nodes import GRACE, Chorus, Health
 from holdfast.backends.redis.quorum.votes import Poll, Tally, votes_in
-from holdfast.model import Busy, Differs, Gone, Holder, Snapshot, Who
+from holdfast.model import Busy, Differs, Gone, Holder, Snapshot, Waiter, Who
 
 LEASE = 10.0
 YES = [1, 100, 10_000_000]
@@ -109,6 +109,25 @@ def test_who_holds_it_is_who_a_majority_knows():
     unsettled = [Snapshot("a", 1, (holder(ME, fence),)) for fence in (5, 6, 8)]
     (seen,) = together("a", unsettled, 3).holders
     assert seen.fence == 8
+
+
+def test_who_waits_stands_at_a_majority_or_may():
+    mine, yours, again = (
+        Waiter(ME, 1, 1.0, True),
+        Waiter(YOU, 1, 2.0, True),
+        Waiter(ME, 1, 3.0, True),
+    )
+    views = [
+        Snapshot("a", 1, (holder(ME, 7),), (yours,)),
+        Snapshot("a", 1, (holder(ME, 7),), (yours,)),
+        Snapshot("a", 1, (), (mine, yours)),
+    ]
+    assert together("a", views, 3).waiters == (yours,), "one node has not heard that it got it"
+    assert together("a", views[1:], 3).waiters == (mine, yours), "it may be: one node is silent"
+    lines = [Snapshot("a", 1, (), line) for line in ((mine, yours, again), (yours, mine, again))]
+    assert together("a", [*lines, views[0]], 3).waiters == (mine, yours, again)
+    few = [Snapshot("a", 1, (), line) for line in ((mine, again), (yours,), (yours,))]
+    assert together("a", few, 3).waiters == (yours,), "the longest line is not the true one"
 
 
 def test_bells_of_several_nodes_ring_once():

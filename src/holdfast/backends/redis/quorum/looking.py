@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.backends.redis.quorum.votes import majority_of
-from holdfast.model import Holder, Snapshot
+from holdfast.model import Holder, Snapshot, Waiter
 
 
 def together(name: str, views: Sequence[Snapshot], size: int) -> Snapshot:
     """Who holds it at a majority, or may, counting those that did not answer; until when a majority
-    says so. Who waits, as the node tells that knows most of them: their lines may differ."""
+    says so. Who waits at a majority, or may, in the line of the node that knows most of them: their
+    lines may differ."""
     majority = majority_of(size)
     holders = []
     for rows in _holds(views, majority, size - len(views)):
@@ -20,11 +22,30 @@ def together(name: str, views: Sequence[Snapshot], size: int) -> Snapshot:
         fence, since = max(row.fence for row in rows), min(row.since for row in rows)
         holders.append(replace(rows[0], fence=fence, remaining=rest, since=since))
     holders.sort(key=lambda holder: holder.fence)
-    longest = max(views, key=lambda view: len(view.waiters))
+    waiters = tuple(_waiters(views, majority - (size - len(views))))
     slots = max((view.slots for view in views), default=0)
     crossed = sum(view.crossed for view in views) >= majority
     now = sorted(view.now for view in views)[len(views) // 2]
-    return Snapshot(name, slots, tuple(holders), longest.waiters, now, crossed)
+    return Snapshot(name, slots, tuple(holders), waiters, now, crossed)
+
+
+def _waiters(views: Sequence[Snapshot], least: int) -> Iterator[Waiter]:
+    """Those that at least so many nodes know. Who has just got it may still stand in the line of a
+    node that has not heard of it."""
+    lines = [Counter(map(_asks, view.waiters)) for view in views]
+    rest = {
+        asks: sorted((line[asks] for line in lines), reverse=True)[least - 1]
+        for asks in set().union(*lines)
+    }
+    for view in sorted(views, key=lambda view: -len(view.waiters)):
+        for waiter in view.waiters:
+            if rest[_asks(waiter)] > 0:
+                rest[_asks(waiter)] -= 1
+                yield waiter
+
+
+def _asks(waiter: Waiter) -> tuple[object, int, bool]:
+    return waiter.who, waiter.take, waiter.fair
 
 
 def _holds(views: Sequence[Snapshot], majority: int, silent: int) -> Iterator[list[Holder]]:
