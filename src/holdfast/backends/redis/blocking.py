@@ -160,25 +160,25 @@ class BlockingTransport:
             local.poke = Poke()
         return Ear(self, local.poke, listens)
 
-    def heard(self, poke: Poke, timeout: float | None) -> bool:
-        """Wait for what the server says to this thread, or for a poke, and deliver it. False: this
-        thread does not listen (any more), or a bell may have been lost."""
+    def ear(self) -> Link | None:
+        """On which this thread listens; None if it does not (any more)."""
         local = self._local
         link = local.link
         if link is not None and link.generation != self._address.generation:
             self._drop(link)  # who is there rings no more
-        if link is None or local.home == ".":
+        return None if local.home == "." else link
+
+    def heard(self, link: Link) -> bool:
+        """Deliver what the server said to this thread. False: a bell may have been lost."""
+        try:
+            link.used = clock.now()
+            link.near.crowded()
+            link.pushes()
+        except BaseException as error:
+            self._drop(link)
+            if not isinstance(error, BackendError):
+                raise
             return False
-        if _ready(poke, timeout, link.sock):
-            try:
-                link.used = clock.now()
-                link.near.crowded()
-                link.pushes()
-            except BaseException as error:
-                self._drop(link)
-                if not isinstance(error, BackendError):
-                    raise
-                return False
         return True
 
     async def hear(self, timeout: float | None) -> None:
@@ -234,24 +234,29 @@ class Ear:
 
     async def wait(self, timeout: float | None) -> bool:
         until = FOREVER if timeout is None else clock.now() + timeout
+        transport = self._transport
         while not self._rung:
             rest = until - clock.now()
             if rest <= 0:
                 return False
-            self._inside = True
-            try:
-                if self._rung:
-                    break
-                limit = None if rest == FOREVER else rest
-                if not self._listens:
-                    _ready(self._poke, limit)
-                elif not self._transport.heard(self._poke, limit):
-                    self._transport.begin_to_listen()
-                    self._rung = True
-            finally:
-                self._inside = False
+            if not self._listens:
+                self._sleep(rest)
+                continue
+            link = transport.ear()
+            if link is None or (self._sleep(rest, link.sock) and not transport.heard(link)):
+                transport.begin_to_listen()
+                self._rung = True
         self._rung = False
         return True
+
+    def _sleep(self, rest: float, sock: Any = None) -> bool:
+        """Until there is something to read (True), or somebody rings, or the time is over. What is
+        read then rings us without a poke: we are awake."""
+        self._inside = True
+        try:
+            return not self._rung and _ready(self._poke, None if rest == FOREVER else rest, sock)
+        finally:
+            self._inside = False
 
 
 def _ready(poke: Poke, timeout: float | None, sock: Any = None) -> bool:
