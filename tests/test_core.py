@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
-from holdfast.core.acquire import _believed
+from holdfast.core.acquire import _believed, ask_until_known
 from holdfast.core.explain import ago, describe
 from holdfast.core.keeper import LEAVE_EVERY, Keeper
 from holdfast.core.ledger import Ledger, State, Waiting
@@ -87,6 +88,31 @@ def test_a_grant_that_came_too_late_is_asked_for_again(holdfast_client, holdfast
     scripted(holdfast_client, "claim", late, Granted(1, 5.0))
     hold = holdfast_client.lock("n", lease=5).acquire()
     assert hold.is_held and hold.remaining() == pytest.approx(4.95)
+
+
+@pytest.mark.parametrize(
+    "limit, first, longest, most",
+    [
+        (5.0, [0.02, 0.04, 0.08, 0.16], 0.2, 32),
+        (0.6, [0.02, 0.04, 0.06], 0.06, 12),
+        (0.09, [0.02] * 4, 0.02, 5),
+    ],
+)
+def test_a_store_that_is_away_is_asked_more_and_more_seldom(limit, first, longest, most):
+    times = [0.0]
+
+    async def sleep(seconds):
+        times.append(times[-1] + seconds)
+
+    async def away(budget):
+        raise BackendError("away")
+
+    runtime = SimpleNamespace(now=lambda: times[-1], sleep=sleep)
+    with pytest.raises(BackendError):
+        run(ask_until_known(runtime, away, 0.0, limit))
+    pauses = [later - sooner for sooner, later in pairwise(times)]
+    assert pauses[: len(first)] == pytest.approx(first) and max(pauses) == pytest.approx(longest)
+    assert len(times) <= most and limit - times[-1] <= longest + 0.001
 
 
 def test_giving_up_on_a_store_that_is_broken_still_says_that_time_is_over(holdfast_client):

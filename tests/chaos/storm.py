@@ -35,6 +35,7 @@ from holdfast.testing.faults import FaultProxy
 NEAR = ("threads", "tasks", "threads")
 PATIENCE = 40.0  # for anything that must come; then the storm fails
 POLL = 0.005
+LATE = 1.5  # leases: then somebody is in the way who should not be
 ROUND = 8  # holds: more than there are contenders of any name
 HERE = Path(__file__).parent
 
@@ -82,6 +83,7 @@ class Storm:
         # Kind of fault → name, and seconds from when it could go on until it did.
         self.recoveries: dict[str, list[tuple[str, float]]] = defaultdict(list)
         self.faults: dict[str, int] = defaultdict(int)
+        self.late: list[str] = []
         self.near: dict[int, str] = {}  # pid → colour
         self.far: dict[int, str] = {}
         self.records: list[list[Any]] = []
@@ -153,12 +155,15 @@ class Storm:
         return json.loads(self.answers.readline())
 
     def first(self, name: str, since: float, but: Sequence[int] = ()) -> float:
-        """When somebody, but none of these, got it first after that moment; waits for it."""
-        until = clock.now() + PATIENCE
+        """When somebody, but none of these, got it first after that moment; waits for it. If that
+        takes too long, who is in the way is remembered."""
+        until, late = clock.now() + PATIENCE, since + LATE * self.leases[name]
         while not (record := self.ask("first", name, since, but)):
-            if clock.now() > until:
+            if (now := clock.now()) > min(until, late):
                 with holdfast.connect(self.url(self.ports())) as client:
-                    raise AssertionError(f"nobody got it any more: {client.inspect(name)}")
+                    self.late.append(f"{now - since:.2f} s, {self.near}, {client.inspect(name)}")
+                assert now <= until, f"nobody got it any more: {self.late[-1]}"
+                late += self.leases[name]
             time.sleep(POLL)
         return float(record[6])
 

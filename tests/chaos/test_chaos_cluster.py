@@ -125,6 +125,6 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
         for name, seconds in recoveries:
             limit = (LIMIT + STRAY) * LEASES[name] + SLACK
             limit += FAILOVER * NODE_TIMEOUT if kind in FAILOVERS else 0.0
-            assert seconds <= limit, (kind, name, seconds)
+            assert seconds <= limit, (kind, name, seconds, storm.late)
     with holdfast.connect(cluster.url) as client:
         assert client.names() == []

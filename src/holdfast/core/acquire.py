@@ -31,7 +31,7 @@ from holdfast.model import Busy, Claim, Differs, Granted, Snapshot, kind_of
 FLOOR = 2 * REFRESH
 # A waiter whose store does not answer goes on asking so long, at least, before it gives up.
 PATIENCE = 10.0
-RETRY_PAUSE = 0.02
+RETRY_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 # A budget is divided, so that a reply that was lost can be asked for again.
 ATTEMPTS = 3
 
@@ -115,7 +115,7 @@ async def _wait(
                 impatient = now - waiting.last[0] > patience
                 if impatient or not error.transient or now >= until:
                     raise
-                await runtime.sleep(min(RETRY_PAUSE * 10, until - now))
+                await runtime.sleep(min(LONGEST_PAUSE, until - now))
                 continue
             _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
@@ -168,8 +168,11 @@ async def ask_until_known(
     sent: float,
     limit: float,
 ) -> tuple[float, float, Answers]:
-    """The same for any number of claims."""
+    """The same for any number of claims. It asks at longer and longer intervals, up to a tenth of
+    the limit: a crowd that waits for a store that is away must not be what keeps it from
+    starting."""
     until = sent + limit
+    pause = RETRY_PAUSE
     while True:
         try:
             answers = await ask(limit / ATTEMPTS)
@@ -181,9 +184,10 @@ async def ask_until_known(
             if now >= until + PATIENCE:
                 raise BackendError("the store's answers take longer than the lease")
         except BackendError as error:
-            if not error.transient or runtime.now() + RETRY_PAUSE >= until:
+            if not error.transient or runtime.now() + pause >= until:
                 raise
-            await runtime.sleep(RETRY_PAUSE)
+            await runtime.sleep(pause)
+            pause = max(pause, min(2 * pause, limit / 10, LONGEST_PAUSE))
         sent = runtime.now()
 
 
