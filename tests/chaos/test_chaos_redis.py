@@ -103,6 +103,6 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
         for name, seconds in recoveries:
             limit = (LIMIT + STRAY.get(kind, 0.0)) * LEASES[name] + SLACK
             assert seconds <= limit, (kind, name, seconds, storm.late)
-    assert max(verdict.told) <= TOLD + SLACK / min(LEASES.values())
+    assert max(verdict.told) <= TOLD + SLACK / min(LEASES.values()), errors
     with holdfast.connect(server.url) as client:
         assert client.names() == []

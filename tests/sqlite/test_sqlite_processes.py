@@ -252,7 +252,7 @@ def test_nonsense_on_the_bell_wakes_nobody_and_ends_no_keeper(
         hold = other.lock("n").acquire()
         thread = threading.Thread(target=lambda: got.append(client.lock("n").acquire().fence))
         thread.start()
-        eventually(lambda: path.with_name(path.name + ".d").glob("*.bell"))
+        eventually(lambda: list(path.with_name(path.name + ".d").glob("*.bell")))
         eventually(lambda: other.inspect("n").waiters)
         (bell,) = path.with_name(path.name + ".d").glob("*.bell")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
