@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from redis_ends import PATIENCE, Agent, until
 
 import holdfast
 from holdfast.backends.redis.bell import channel_of
-from holdfast.backends.redis.blocking import IDLE, BlockingTransport
+from holdfast.backends.redis.blocking import IDLE
 from holdfast.backends.redis.links import Link
 from holdfast.backends.redis.scripts import packed
 from holdfast.backends.redis.store import address_of_url
@@ -96,26 +95,3 @@ def test_a_connection_that_the_server_ended_is_seen_to_be_also_over_tls(listens:
         assert server.call("CLIENT", "KILL", "ADDR", address) == 1
         until(link.is_stale)
         link.close()
-
-
-def test_who_does_not_listen_yet_takes_no_place(
-    redis_server: Any, name: str, agents: Make, monkeypatch: Any
-) -> None:
-    """It could die before it listens, and would be served: nobody would know that it is dead."""
-    mine, other = agents("blocking", redis_server.url), agents("blocking", redis_server.url)
-    hold = mine.do(lambda client: client.lock(name).acquire())
-    asked, go = threading.Event(), threading.Event()
-    begin = BlockingTransport.begin_to_listen
-
-    def slowly(self: BlockingTransport) -> bool:
-        asked.set()
-        assert go.wait(PATIENCE)
-        return begin(self)
-
-    monkeypatch.setattr(BlockingTransport, "begin_to_listen", slowly)
-    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
-    assert asked.wait(PATIENCE)
-    assert mine.client.inspect(name).waiters == ()
-    go.set()
-    until(lambda: mine.client.inspect(name).waiters)
-    assert served(mine, hold, waits) < AT_ONCE

@@ -196,12 +196,11 @@ class RedisBackend:
         return None if reply is None else self.claim_said(claim, reply)
 
     def _ask_claim(self, claim: Claim, budget: float) -> Any:
-        """The reply, or what to await for it. None: ask the long way. Who does not listen yet takes
-        no place, or it would be served though it died before it did; `watch` lets it ask again."""
+        """The reply, or what to await for it. None: ask the long way."""
         if claim.layout or claim.take > claim.slots:
             return None
-        home = self.home_of(claim.name)
-        return self._transport.send(claiming(claim, home, self._claim_head, home != "."), budget)
+        command = claiming(claim, self.home_of(claim.name), self._claim_head)
+        return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
         if type(reply) is list:

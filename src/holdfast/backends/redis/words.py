@@ -59,16 +59,16 @@ def micros(seconds: float) -> int:
     return max(round(seconds * 1e6), 1)
 
 
-def claiming(claim: Claim, home: str, head: bytes = b"", waits: bool = True) -> bytes:
+def claiming(claim: Claim, home: str, head: bytes = b"") -> bytes:
     """What is said of one claim: its keys and their number, its words. With the script's ``head``
-    it is the whole command. Who waits takes a place, unless it ``waits`` not just yet."""
+    it is the whole command."""
     name, claim_id, who, lease, slots, take, fair, wait, _ = claim
     return b"%b%b$%d\r\n%b\r\n%b" % (
         head,
         keys_of(name)[1],
         len(claim_id),
         claim_id.encode(),
-        _claim_terms(lease, fair, wait and waits, take, slots, home, who),
+        _claim_terms(lease, fair, wait, take, slots, home, who),
     )
 
 
