@@ -217,13 +217,16 @@ class Storm:
                 self.recoveries["kill"].append((name, recovery))
 
     def stop_a_holder(self) -> None:
-        """For longer than any lease; then it goes on, and writes without looking."""
+        """For longer than any lease, and until the next has written and left; then it goes on, and
+        writes without looking."""
         name = self.random.choice(list(self.leases))
         pid = self.catch([name])[name]
         self.faults["stop"] += 1
         stopped = clock.now()
         self.nursery("stop", pid)
-        self.recoveries["stop"].append((name, self.first(name, stopped, [pid]) - stopped))
+        got = self.first(name, stopped, [pid])
+        self.recoveries["stop"].append((name, got - stopped))
+        self.first(name, got, [pid])
         time.sleep(max(stopped + 1.1 * self.leases["slow"] - clock.now(), 0))
         self.nursery("cont", pid)
         self.ask("answer", name, "rush")

@@ -25,6 +25,7 @@ from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError, explained
 from holdfast.backends.redis.links import LEAST, Link, Where
+from holdfast.backends.redis.near import Company
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -52,7 +53,7 @@ class BlockingTransport:
         self._homes = map((home + "t%d").__mod__, itertools.count(1))
         self._local = _Local()
         self._poke = Poke()
-        self._latest = 0  # who asked
+        self._company = Company()
         # Weakly: the link of a thread that has ended is closed with it.
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self.poke = self._poke.poke
@@ -65,9 +66,7 @@ class BlockingTransport:
         if link is None or now - link.used > IDLE or link.generation != self._address.generation:
             link, budget = self._connection(link, now, budget)
         link.used = now
-        if self._latest != id(link):
-            self._latest = id(link)
-            link.near.crowded()
+        self._company.asks(link.near)
         try:
             return link.ask(command, budget)
         except BaseException:

@@ -47,3 +47,17 @@ class Near:
         """Another thread asked before this one, or waits for what it has: the processor is for
         them, for some time."""
         self._asleep = max(self._asleep, CROWDED)
+
+
+class Company:
+    """The threads that ask through one transport: who did not ask last is not alone."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: Near | None = None
+
+    def asks(self, near: Near) -> None:
+        if self._latest is not near:
+            self._latest = near
+            near.crowded()

@@ -23,6 +23,7 @@ from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import ServerError, Unreachable, explained
 from holdfast.backends.redis.links import Address
+from holdfast.backends.redis.near import Company
 from holdfast.backends.redis.quorum.asking import Calls
 from holdfast.backends.redis.quorum.links import NodeLink, Owed, Seats, Spare
 from holdfast.backends.redis.quorum.nodes import (
@@ -64,7 +65,7 @@ class BlockingVoters:
         self._local = threading.local()
         self._links: weakref.WeakSet[NodeLink] = weakref.WeakSet()
         self._spare: Spare = [deque(maxlen=MOST_SPARE) for _ in addresses]
-        self._latest = 0  # who asked
+        self._company = Company()
         self._poke = Poke()
         self.poke = self._poke.poke
         self._listening = False
@@ -77,9 +78,7 @@ class BlockingVoters:
     def ask(self, calls: Calls, enough: Enough, budget: float, owed: bool = False) -> list[Reply]:
         seats = self._seats(clock.now(), budget)
         until = (now := clock.now()) + budget
-        if self._latest != id(seats):
-            self._latest = id(seats)
-            seats.near.crowded()
+        self._company.asks(seats.near)
         asker = object()
         replies: list[Reply] = [NOT_ASKED] * self.size
         for node, call in enumerate(calls):
