@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.model import Busy, Claim, Gone, Granted, Holder, Snapshot, Waiter, Who
+from holdfast.model import Busy, Claim, Differs, Gone, Granted, Holder, Snapshot, Waiter, Who
 
 MOST_FENCE = 2**53  # Lua's numbers are exact so far
 GONE = Gone()
@@ -27,6 +27,22 @@ def granted(fence: Any, length: Any, lease: float) -> Granted:
 def busy(after: Any, fence: Any) -> Busy:
     if type(fence) is int and 0 <= fence < MOST_FENCE:
         return Busy(after / 1e6, fence)
+    raise ValueError
+
+
+def claimed(reply: Any, lease: float) -> Granted | Busy | Differs:
+    """What a claim was answered: the fence alone, as text, or three numbers."""
+    if type(reply) is bytes:
+        if reply.isdigit() and 0 < (fence := int(reply)) < MOST_FENCE:
+            return _new(Granted, (fence, lease))
+    elif type(reply) is list:
+        kind, first, second = reply
+        if kind == 1:
+            return granted(first, second, lease)
+        if kind == 0:
+            return busy(first, second)
+        if kind == 2 and type(first) is int:
+            return Differs(first)
     raise ValueError
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.redis import scripts, simple
 from holdfast.backends.redis.answers import (
     NONSENSE,
-    busy,
+    claimed,
     gone,
     granted,
     seen,
@@ -170,8 +170,6 @@ class RedisBackend:
             return answer
         said = claiming(claim, self.home_of(claim.name))
         reply = await self._run(scripts.CLAIM, said, 4 + 5, budget, claim.name)
-        if type(reply) is not list:
-            raise self._senseless(reply)
         return self._claimed(reply, claim.lease)
 
     async def claim_many(
@@ -181,13 +179,12 @@ class RedisBackend:
             return [await self.claim(claims[0], budget)]
         said, words = claiming_many(claims, self._transport.home)
         reply = await self._run(scripts.CLAIM, said, words, budget)
+        if len(claims) == 1:
+            return [self._claimed(reply, claims[0].lease)]
         with self._sense(reply):
-            threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
             return [
-                granted(three[1], three[2], claim.lease)
-                if three[0] == 1
-                else self._claimed(three, claim.lease)
-                for three, claim in zip(threes, claims, strict=False)
+                claimed(reply[start : start + 3], claim.lease)
+                for start, claim in zip(range(0, len(reply), 3), claims, strict=False)
             ]
 
     def claim_at_once(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
@@ -203,23 +200,13 @@ class RedisBackend:
         return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
-        if type(reply) is list:
-            return self._claimed(reply, claim.lease)
-        if type(reply) is ServerError:
-            return None
-        raise self._senseless(reply)
+        return None if type(reply) is ServerError else self._claimed(reply, claim.lease)
 
     def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
-            if reply[0] == 1:
-                return granted(reply[1], reply[2], lease)
-            if reply[0] == 0:
-                return busy(reply[1], reply[2])
-            if reply[0] == 2 and type(reply[1]) is int:
-                return Differs(reply[1])
+            return claimed(reply, lease)
         except NONSENSE:
-            pass  # what follows says it
-        raise self._senseless(reply)
+            raise self._senseless(reply) from None
 
     async def release(self, claim: Claim, budget: float) -> bool:
         if claim.layout:

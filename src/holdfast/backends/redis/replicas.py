@@ -157,7 +157,7 @@ class ReplicatedBackend(RedisBackend):
                 break
         if isinstance(reply, ServerError):
             raise self._refused(reply, name, script.source)
-        if lacking is not None and type(reply) in (list, int) and grants(reply):
+        if lacking is not None and grants(reply):
             if script in (scripts.CLAIM, scripts.SIMPLE_CLAIM):
                 raise lacking
             raise BackendError(f"{self._where} did it, but {lacking}")
@@ -225,10 +225,14 @@ def _is_unknown_script(reply: Any) -> bool:
     return isinstance(reply, ServerError) and str(reply).startswith("NOSCRIPT")
 
 
+def _is_list(reply: Any) -> bool:
+    return type(reply) is list
+
+
 # After which scripts replicas are waited for, and whether the answer is one that makes a belief.
 _GRANTS: dict[Script, Callable[[Any], bool]] = {
-    scripts.CLAIM: lambda reply: 1 in reply[::3],
-    scripts.SIMPLE_CLAIM: lambda reply: reply[:1] == [1],
-    scripts.TRANSFER: lambda reply: reply[:1] == [1],
-    scripts.RESIZE: lambda reply: True,
+    scripts.CLAIM: lambda reply: type(reply) is bytes or (_is_list(reply) and 1 in reply[::3]),
+    scripts.SIMPLE_CLAIM: lambda reply: _is_list(reply) and reply[:1] == [1],
+    scripts.TRANSFER: lambda reply: _is_list(reply) and reply[:1] == [1],
+    scripts.RESIZE: lambda reply: type(reply) is int,
 }

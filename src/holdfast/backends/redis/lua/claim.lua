@@ -5,15 +5,17 @@
 -- ARGV  for each: id, lease in µs, fair 1|0, wait 1|0 (latch, barrier: 3|2), tail: 'lease take slots
 --       home who'
 -- → for each three numbers: 1, fence, lease granted | 0, retry after, last fence busy |
---   2, slots, 0 another size
+--   2, slots, 0 another size. Of one name that nobody held: the fence alone, as text, which no other
+--   script answers; the lease is what was asked for
 local call, format, match = redis.call, string.format, string.match
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@sizes
 local answers = {}
 -- Whether anybody waits for any of them is asked once; mostly nobody does.
+local alone = #KEYS == 3
 local nobody_waits
-if #KEYS == 3 then
+if alone then
   nobody_waits = call('EXISTS', KEYS[2]) == 0
 else
   local queues = {}
@@ -23,8 +25,8 @@ else
   nobody_waits = call('EXISTS', unpack(queues)) == 0
 end
 -- What numbers look like in text is found out once for all that ask for the same lease: it is half
--- of the work.
-local since, length, dates, ttl = format('%.0f', now)
+-- of the work. The time comes as text already.
+local since, length, dates, ttl = time[1] .. string.sub('00000' .. time[2], -6)
 for i = 1, #KEYS, 3 do
   local a = i + (i - 1) / 3 * 2
   local id, lease, fair, wait, tail = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
@@ -34,13 +36,19 @@ for i = 1, #KEYS, 3 do
     -- Nobody holds it, nobody waits: the law would grant it, and so do we, without reading more.
     if lease ~= length then
       length = lease
-      dates = format(' %.0f %.0f ', now + lease, now)
-      ttl = format('%.0f', math.max(KEEP, math.ceil(lease / 1000)))
+      dates = format(' %.0f ', now + lease) .. since .. ' '
+      ttl = lease / 1000 <= KEEP and KEPT or format('%.0f', math.ceil(lease / 1000))
     end
-    local fence = math.max(last + 1, now)
-    local number = fence == now and since or format('%.0f', fence)
+    local fence, number = now, since
+    if tonumber(last) >= now then
+      fence = last + 1
+      number = format('%.0f', fence)
+    end
     call('HSET', KEYS[i], '.f', number, id, number .. dates .. tail)
     call('PEXPIRE', KEYS[i], ttl)
+    if alone then
+      return number
+    end
     answers[i], answers[i + 1], answers[i + 2] = 1, fence, tonumber(lease)
   else
     local h = known[1] == '.f' and 3 or 1 -- of the hold; the last fence is the other
@@ -55,8 +63,8 @@ for i = 1, #KEYS, 3 do
       -- One has all of it, for some time yet, and we have no place: the law would give us the last
       -- one, and so do we. In a crowd every claim ends here.
       call('ZADD', KEYS[i + 1], call('HINCRBY', KEYS[i + 2], '.n', 1), id)
-      call('PEXPIRE', KEYS[i + 1], PLACE / 1000)
-      call('PEXPIRE', KEYS[i + 2], PLACE / 1000)
+      call('PEXPIRE', KEYS[i + 1], PLACED)
+      call('PEXPIRE', KEYS[i + 2], PLACED)
       answers[i], answers[i + 1], answers[i + 2] = 0, REFRESH, tonumber(last)
       break
     end

@@ -180,8 +180,8 @@ end
 local function write_place(book, place)
   place.ends = book.now + PLACE
   redis.call('HSET', book.places, place.id, written(place))
-  redis.call('PEXPIRE', book.queue, PLACE / 1000)
-  redis.call('PEXPIRE', book.places, PLACE / 1000)
+  redis.call('PEXPIRE', book.queue, PLACED)
+  redis.call('PEXPIRE', book.places, PLACED)
 end
 
 local function add_place(book, place)

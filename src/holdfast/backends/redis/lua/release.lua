@@ -6,10 +6,11 @@ local call, format, match = redis.call, string.format, string.match
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@sizes
+local alone = #KEYS == 3
 local answers = {}
 -- Whether anybody waits for any of them is asked once; mostly nobody does.
 local nobody_waits
-if #KEYS == 3 then
+if alone then
   nobody_waits = call('EXISTS', KEYS[2]) == 0
 else
   local queues = {}
@@ -30,7 +31,7 @@ for i = 1, #KEYS, 3 do
       local served = nobody_waits
       if served then
         if tonumber(lease) > KEEP * 1000 and call('HLEN', key) == 1 then
-          call('PEXPIRE', key, KEEP) -- what is left is the last fence, and that not for ever
+          call('PEXPIRE', key, KEPT) -- what is left is the last fence, and that not for ever
         end
       elseif size == '1 1' then
         -- A lock. If the first who waits is alive and heard, the law would grant it to that one,
@@ -43,18 +44,21 @@ for i = 1, #KEYS, 3 do
           match(place or '', '^1 (%d+) %d+ ((%d+) 1 1 ([%w.]+) .*)$')
         local known = stays and tonumber(stays) > now and call('HGETALL', key)
         if known and #known == 2 and match(known[2], '^%d+$') then
-          length = math.min(tonumber(length), FIRST)
-          local fence = math.max(known[2] + 1, now)
+          if tonumber(length) > FIRST then
+            length = FIRST_SAID
+          end
+          local since = format('%.0f', now)
+          local fence = known[2] + 1 > now and format('%.0f', known[2] + 1) or since
           local channel = 'hf:bell:' .. home
           call('ZREM', queue, head)
           call('HDEL', places, head)
           if home == '.' or call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
             if home ~= '.' then
-              call('PUBLISH', channel, format('%s %.0f %.0f', head, fence, length))
+              call('PUBLISH', channel, head .. ' ' .. fence .. ' ' .. length)
             end
-            local row = format('%.0f %.0f %.0f %s', fence, now + length, now, tail)
-            call('HSET', key, '.f', format('%.0f', fence), head, row)
-            call('PEXPIRE', key, KEEP)
+            local dates = format(' %.0f ', now + length) .. since .. ' '
+            call('HSET', key, '.f', fence, head, fence .. dates .. tail)
+            call('PEXPIRE', key, KEPT)
             served = true
           end
         end
@@ -65,6 +69,9 @@ for i = 1, #KEYS, 3 do
       end
     end
   end
+  if alone then
+    return answer
+  end
   answers[#answers + 1] = answer
 end
-return #answers == 1 and answers[1] or answers
+return answers
