@@ -78,21 +78,20 @@ class Core(Holding):
             snapshot=outcome,
         )
 
-    def begin(self, terms: Terms, timeout: float | None, who: str = "") -> Begun | Held:
-        """A claim to ask for, or the hold that this owner has already. ``who`` asks, if that is
-        known."""
+    def begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
+        """A claim to ask for, or the hold that this owner has already."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
             self.refuse_if_closed()
         name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
+        asker, who = runtime.asker(label)
         if owner is None:
-            owner = runtime.owner()
+            owner = asker
         mine = ledger.by_owner.get((name, owner))
         if mine is not None:
             return self._reenter(mine, take)
         began = runtime.now()
         claim_id = f"{self._secret}-{next(self._count)}"
-        who = who or runtime.who(label)
         said = (name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
         ledger.asking.add(claim_id)
         return _new(Claim, said), owner, began
@@ -232,8 +231,8 @@ class Core(Holding):
     async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:
         """Take over what another process detached, under its fence."""
         self.refuse_if_closed()
-        owner = terms.owner if terms.owner is not None else self.runtime.owner()
-        who = self.runtime.who(terms.label)
+        asker, who = self.runtime.asker(terms.label)
+        owner = terms.owner if terms.owner is not None else asker
         claim = Claim(terms.name, claim_id, who, terms.lease, terms.slots, terms.take, terms.fair)
         sent = self.runtime.now()
         answer = await self.backend.transfer(claim, True, budget_for(terms.lease))

@@ -92,15 +92,13 @@ async def _go_on(
     begun: list[tuple[int, Begun]] = []
     asked: list[Claim] = []
     answered = 0
-    who = core.runtime.who(parts[first].terms.label)
     try:
         for at in range(first, min(first + MANY, len(parts))):
             terms = parts[at].terms
             if parts[at].core is not core or (terms.layout and at > first):
                 break
             if held[at] is None:
-                known = who if terms.label == parts[first].terms.label else ""
-                one = core.begin(terms, timeout, known)
+                one = core.begin(terms, timeout)
                 if isinstance(one, Held):
                     held[at] = one
                 else:

@@ -52,8 +52,8 @@ class Runtime(Protocol):
     def owner(self) -> object:
         """The current task, or else the current thread: two of them never compare equal."""
 
-    def who(self, label: str) -> str:
-        """The same for people, as `Who.encoded` writes it."""
+    def asker(self, label: str) -> tuple[object, str]:
+        """The same, and who that is for people, as `Who.encoded` writes it."""
 
     def stack(self) -> Callable[[], str]:
         """Called later, from any thread, it tells what the current task or thread does then, line

@@ -7,10 +7,11 @@ through `FACES`.
 from __future__ import annotations
 
 import atexit
+import copy
 import logging
 import secrets
 import weakref
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -93,7 +94,7 @@ class ClientFace:
         self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._twins: dict[str, ClientFace] = {}
         self._listeners: Listeners | None = None
-        self._plain: dict[str, Terms] = {}
+        self._plain: dict[str, Any] = {}
         _cores.add(self.core)
         forks.remember(self.core)
         weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
@@ -103,6 +104,10 @@ class ClientFace:
         cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
     ) -> Self:
         raise TypeError("made by a face")
+
+    def _on_lost(self, on_lost: object) -> object:
+        """What it may be, checked."""
+        raise TypeError("known to a face")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -186,34 +191,43 @@ class ClientFace:
             warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
         )
 
-    def _lock_terms(
+    def _lock(
         self,
+        make: Callable[[Any, Terms, float | None, object], T],
         name: str,
+        timeout: Seconds | None,
         lease: Seconds | None,
         renew: bool | None,
         max_hold: Seconds | None,
         fair: bool,
         owner: object,
         label: str,
-        foreign: dict[str, Any],
+        on_lost: object,
         layout: str | None,
         warn_after: Seconds | None,
-    ) -> Terms:
-        """A lock is often made for one use: what was left at its default needs no check, and a name
-        that was checked is remembered."""
-        plain = fair is True and lease is renew is max_hold is owner is layout is None
-        if not plain or warn_after is not None or label != "" or foreign:
-            return self._terms(
-                "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
-                warn_after=warn_after,
-            )  # fmt: skip
-        terms = self._plain.get(name) if type(name) is str else None
-        if terms is None:
-            terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
-            if len(self._plain) >= MOST_PLAIN:
-                self._plain.clear()
-            self._plain[name] = terms
-        return terms
+        foreign: dict[str, Any],
+    ) -> T:
+        """Often nothing is said but the name, for one use each time. What was left at its default
+        needs no check, and any number of threads and tasks can use the same lock: it is
+        remembered."""
+        plain = (
+            timeout is None and lease is None and renew is None and max_hold is None
+            and fair is True and owner is None and label == "" and on_lost is None
+            and layout is None and warn_after is None and not foreign
+        )  # fmt: skip
+        if plain:
+            made: T | None = self._plain.get(name) if type(name) is str else None
+            if made is None:
+                terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
+                if len(self._plain) >= MOST_PLAIN:
+                    self._plain.clear()
+                made = self._plain[name] = make(self, terms, None, None)
+            return made
+        terms = self._terms(
+            "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
+            warn_after=warn_after,
+        )  # fmt: skip
+        return make(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def _turns(self, name: str, at_most: float | None, label: str) -> Terms:
         """The terms of what runs once per period: names of their own, beside those of locks, which
@@ -235,6 +249,7 @@ class ClientFace:
     def _made_of(self, template: str, lock: T) -> T:
         """A lock whose name was made of a template: those who listen want to know."""
         if self.core.ledger.listeners is not None:
+            lock = copy.copy(lock)  # others may have the same one
             lock._terms = lock._terms._replace(template=template)  # type: ignore[attr-defined]
         return lock
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from holdfast import clock
 from holdfast.core.ports import Signal
-from holdfast.runtime.identity import current_owner, current_who
+from holdfast.runtime.identity import current_asker, current_owner
 from holdfast.runtime.stacks import current_stack
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class BlockingRuntime:
 
     now = staticmethod(clock.now)
     owner = staticmethod(current_owner)
-    who = staticmethod(current_who)
+    asker = staticmethod(current_asker)
     stack = staticmethod(current_stack)
     mutex = staticmethod(threading.Lock)
 

@@ -40,12 +40,14 @@ def current_owner() -> object:
     return _local.owner
 
 
-def current_who(label: str) -> str:
-    """As `Who.encoded` writes it, remembered: it is on the fast path."""
+def current_asker(label: str) -> tuple[object, str]:
+    """The owner, and the same for people, as `Who.encoded` writes it, remembered: it is hot."""
     loop = asyncio._get_running_loop()
-    task = asyncio.current_task(loop) if loop is not None else None
-    name = task.get_name() if task is not None else _local.thread.name
-    return _encoded(name, label)
+    if loop is not None:
+        task = asyncio.current_task(loop)
+        if task is not None:
+            return task, _encoded(task.get_name(), label)
+    return _local.owner, _encoded(_local.thread.name, label)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -83,12 +83,10 @@ class Client(ClientFace):
         write, to exclude them too. ``warn_after``: a hold that lasts longer is logged, once, with
         the stack of who acquired it; by default as `connect` was told.
         """
-        terms = self._lock_terms(
-            name, lease, renew, max_hold, fair, owner, label, foreign, layout, warn_after
-        )
-        if timeout is not None:
-            timeout = checked_timeout(timeout)
-        return Lock(self, terms, timeout, self._on_lost(on_lost))
+        return self._lock(
+            Lock, name, timeout, lease, renew, max_hold, fair, owner, label, on_lost, layout,
+            warn_after, foreign,
+        )  # fmt: skip
 
     def rwlock(
         self,

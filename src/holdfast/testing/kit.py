@@ -125,7 +125,7 @@ class VirtualRuntime:
     def __init__(self, clock: VirtualClock, real: Runtime, keeper_signal: _KeeperSignal) -> None:
         self.now = clock.now
         self.owner = real.owner
-        self.who = real.who
+        self.asker = real.asker
         self.stack = real.stack
         self.shielded = real.shielded
         self._clock = clock

@@ -200,7 +200,9 @@ class RedisBackend:
         return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
-        return None if type(reply) is ServerError else self._claimed(reply, claim.lease)
+        if type(reply) is ServerError:
+            return None
+        return self._claimed(reply, claim.lease)
 
     def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
@@ -234,6 +236,8 @@ class RedisBackend:
         return self._transport.send(releasing(claim, self._release_head), budget)
 
     def release_said(self, reply: Any) -> bool | None:
+        if type(reply) is int:
+            return reply != 0
         return None if type(reply) is ServerError else self._yes(reply)
 
     # ---- the keeper's ------------------------------------------------------------------------

@@ -71,19 +71,19 @@ class TaskLink(asyncio.Protocol):
         """Send, at once if nobody else does just now, else together with them."""
         if self.lost is not None:
             raise self.lost
-        loop, asked, out = self.loop, self._asked, self._out
-        until = loop.time() + budget
+        asked, out = self._asked, self._out
+        until = clock.now() + budget
         if until < self._timer_at:
-            self._wake_at(until)
+            self._wake_at(until, budget)
         if not asked:
             self._transport.write(command)
         else:
             if not out:
-                loop.call_soon(self._flush)
+                self.loop.call_soon(self._flush)
             out.append(command)
             if len(out) >= LOT:
                 self._flush()  # so that the server works on these while we prepare more
-        future = loop.create_future()
+        future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
         asked.append((future, until))
         return future
 
@@ -198,22 +198,24 @@ class TaskLink(asyncio.Protocol):
             self._transport._sock = None
             sock.close()
 
-    def _wake_at(self, time: float) -> None:
+    def _wake_at(self, time: float, after: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = time
-        self._timer = self.loop.call_at(time, self._look)
+        self._timer = self.loop.call_later(after, self._look)
 
     def _look(self) -> None:
         """Is somebody's budget over? Then the connection is no good: all that follows would wait
         behind that answer."""
         self._timer, self._timer_at = None, NEVER
-        now = self.loop.time()
         waiting = [until for future, until in self._asked if not future.done()]
-        if waiting and min(waiting) <= now:
-            self.abort(Unreachable(f"{self._where} did not answer in time"))
-        elif waiting:
-            self._wake_at(min(waiting))
+        if waiting:
+            first = min(waiting)
+            rest = first - clock.now()
+            if rest <= 0:
+                self.abort(Unreachable(f"{self._where} did not answer in time"))
+            else:
+                self._wake_at(first, rest)
 
     def pause_writing(self) -> None:
         """Commands are small and wait for their answers: nothing piles up."""

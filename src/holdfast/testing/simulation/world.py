@@ -212,8 +212,8 @@ class SimRuntime:
     def owner(self) -> object:
         return self.node.world.current
 
-    def who(self, label: str) -> str:
-        return Who(self.node.name, 1, "task", label).encoded()
+    def asker(self, label: str) -> tuple[object, str]:
+        return self.node.world.current, Who(self.node.name, 1, "task", label).encoded()
 
     def stack(self) -> Callable[[], str]:
         return lambda: ""
