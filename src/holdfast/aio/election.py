@@ -10,7 +10,6 @@ from holdfast.aio.lock import Lock
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.election import ElectionFace
 from holdfast.face.hold import add_note
-from holdfast.face.lock import DEFAULT, Default
 from holdfast.inputs import Seconds, checked_timeout
 from holdfast.model import Leader
 
@@ -22,11 +21,12 @@ class Leadership(Lock):
 
     on_gained: Callable[[Hold], object] | None = None
 
-    async def acquire(
-        self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
-    ) -> Hold:
+    async def _got(self, timeout: float | None, *, entering: bool = False) -> Hold:
         """The lead, or `AcquireTimeout` that names the leader."""
-        return await self._gained(await super().acquire(timeout=timeout, **foreign))
+        hold = await self._gained(await super()._got(timeout))
+        if entering:
+            self._begin(hold)
+        return hold
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """The lead, or None: at once, or after waiting ``timeout`` seconds."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.core.ledger import DETACHED, LOST, Held
+from holdfast.core.ledger import DETACHED, HELD, LOST, Held
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.hold import HoldFace, add_note
 from holdfast.face.lock import lease_or_none
@@ -20,35 +21,33 @@ class Body:
     one goes on, as the rules of `asyncio.Task.uncancel` ask.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_held", "_loop", "_open", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_held", "_open", "task")
 
-    def __init__(self, *held: Held, task: asyncio.Task[Any] | None = None) -> None:
-        task = task or asyncio.current_task()
+    def __init__(self, held: Sequence[Held], task: asyncio.Task[Any] | None) -> None:
         assert task is not None
         self._held = held
-        self._task = task
+        self.task = task
         self._cancelling = task.cancelling()
         self._cancelled = False
         self._open = True
-        self._loop = task.get_loop()
 
     def ended(self) -> None:
         """On any thread."""
         if any(held.state is LOST for held in self._held):
             try:
-                self._loop.call_soon_threadsafe(self._cancel)
+                self.task.get_loop().call_soon_threadsafe(self._cancel)
             except RuntimeError:
                 pass  # the loop is closed, and the body with it
 
     def _cancel(self) -> None:
-        if self._open:
+        if self._open and not self._cancelled:
             self._cancelled = True
-            self._task.cancel("holdfast: the hold is lost")
+            self.task.cancel("holdfast: the hold is lost")
 
     def close(self, error: BaseException | None) -> BaseException | None:
         """What the body raised, without a cancellation that was ours alone."""
         self._open = False
-        if self._cancelled and self._task.uncancel() <= self._cancelling:
+        if self._cancelled and self.task.uncancel() <= self._cancelling:
             return None if isinstance(error, asyncio.CancelledError) else error
         return error
 
@@ -86,29 +85,51 @@ class Hold(HoldFace):
         """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
         that; what is inside is cancelled with it."""
         held, self._body = self._held, None
-        if self._on_lost != "flag" and (held.count == 1 or held.owner is not task):
-            self._body = Body(held, task=task)
+        if self._on_lost == "flag":
+            return
+        if held.owner is not task:  # and others may enter it, too
+            self._body = Body((held,), task)
             self._client.core.ledger.on_end(held, self._body.ended)
+        elif held.count == 1:
+            body = self._body = Body((held,), task)
+            held.stop_body = body.ended
+            if held.state is not HELD:  # before it could be told
+                body.ended()
 
-    async def __aexit__(
+    def _leave(self, body: Body, error: BaseException | None) -> BaseException | None:
+        """The block ends: what it raised, without what we did to it."""
+        held = self._held
+        if held.owner is body.task:
+            held.stop_body = None
+        else:
+            self._client.core.ledger.off_end(held, body.ended)
+        return body.close(error)
+
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Give it back, unless it was detached. The body's exception comes first; what went wrong
         with the release is attached to it. A body that we cancelled ends in `HoldLost`."""
         raised = error
         if self._body is not None:
-            self._client.core.ledger.off_end(self._held, self._body.ended)
-            raised = self._body.close(error)
+            raised = self._leave(self._body, error)
         if self._held.state is DETACHED:
-            return
+            return _nothing()
+        if error is not None:
+            return self._release_after(error, raised)
+        return self._client.core.release_soon(self._held, self._take) or _nothing()
+
+    async def _release_after(self, error: BaseException, raised: BaseException | None) -> None:
         try:
-            rest = self._client.core.release_soon(self._held, self._take)
-            if rest is not None:
-                await rest
+            await self.release()
         except (HoldLost, BackendError, NotHeld) as ours:
             if raised is None:
                 raise ours from error
             add_note(raised, ours)
+
+
+async def _nothing() -> None:
+    """Nothing is left to do."""

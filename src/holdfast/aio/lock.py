@@ -24,12 +24,27 @@ class Lock(LockFace[Hold]):
         A cancelled acquire leaves nothing behind."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
+        return await self._got(self._timeout if timeout is DEFAULT else checked_timeout(timeout))
+
+    async def _got(self, timeout: float | None, *, entering: bool = False) -> Hold:
+        """A hold; with its block begun, if we are ``entering`` one."""
         terms, core = self._terms, self._client.core
-        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        held = await core.attempt(terms, wait_for)
+        held = await core.attempt(terms, timeout)
         if not isinstance(held, Held):
-            await core.refuse(terms, wait_for, held)
-        return Hold(self._client, held, self._on_lost, terms.take)
+            await core.refuse(terms, timeout, held)
+        hold = Hold(self._client, held, self._on_lost, terms.take)
+        if entering:
+            self._begin(hold)
+        return hold
+
+    def _begin(self, hold: Hold) -> None:
+        """A block of the current task begins."""
+        owner = hold._held.owner
+        self._push(owner, hold)
+        if self._terms.owner is None and isinstance(owner, asyncio.Task):
+            hold._enter(owner)
+        else:
+            hold._enter(asyncio.current_task())
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""
@@ -51,15 +66,8 @@ class Lock(LockFace[Hold]):
         terms = self._terms
         return bool((await self._client.core.inspect(terms.name, terms.layout)).holders)
 
-    async def __aenter__(self) -> Hold:
-        hold = await self.acquire()
-        owner = hold._held.owner
-        self._push(owner, hold)
-        if self._terms.owner is None and isinstance(owner, asyncio.Task):
-            hold._enter(owner)
-        else:
-            hold._enter(asyncio.current_task())
-        return hold
+    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
+        return self._got(self._timeout, entering=True)
 
     def __aexit__(
         self,
@@ -67,7 +75,10 @@ class Lock(LockFace[Hold]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
-        return self._pop(self._owner()).__aexit__(kind, error, trace)
+        owner = self._terms.owner
+        if owner is None:
+            owner = asyncio.current_task() or self._owner()
+        return self._pop(owner).__aexit__(kind, error, trace)
 
 
 class ReadWriteLock(ReadWriteFace):

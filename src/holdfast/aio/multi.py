@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Never, Self
 
@@ -40,7 +41,7 @@ class MultiHold(MultiHoldFace):
     async def __aenter__(self) -> Self:
         self._body: Body | None = None
         if self._on_lost != "flag":
-            self._body = Body(*[held for _, held in self._pairs])
+            self._body = Body([held for _, held in self._pairs], asyncio.current_task())
             for core, held in self._pairs:
                 core.ledger.on_end(held, self._body.ended)
         return self

@@ -79,6 +79,7 @@ class Held:
         "owner",
         "renews",
         "state",
+        "stop_body",
         "told",
         "unknown",
         "writes",
@@ -107,6 +108,8 @@ class Held:
         self.due: float
         self.early: float
         self.callbacks: list[Callable[[], None]] | None = None
+        # Called like those, and before them; of the block that the owner itself has entered.
+        self.stop_body: Callable[[], None] | None = None
         self.alarm: Alarm | None = None
         self.told: Acquired | None = None  # those who listen know of its beginning, not of its end
         self.lasted: float  # of what has ended and was told of
@@ -282,6 +285,8 @@ class Ledger:
 
     def call_back(self, held: Held) -> None:
         """Tell those who asked about this hold."""
+        if held.stop_body is not None:
+            held.stop_body()
         if held.callbacks:
             with self.mutex:
                 callbacks, held.callbacks = held.callbacks or [], None

@@ -200,9 +200,12 @@ class RedisBackend:
         return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
-        if type(reply) is ServerError:
-            return None
-        return self._claimed(reply, claim.lease)
+        try:
+            return claimed(reply, claim.lease)
+        except NONSENSE:
+            if type(reply) is ServerError:
+                return None
+            raise self._senseless(reply) from None
 
     def _claimed(self, reply: Any, lease: float) -> Granted | Busy | Differs:
         try:
