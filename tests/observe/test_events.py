@@ -344,6 +344,9 @@ def test_a_decorated_function_tells_its_expression_not_only_the_name(holdfast_cl
         ("page:1", "page:{n}"),
         ("x1", function),
     }
+    told.clear()
+    with holdfast_client.lock("shop:account:ann"):
+        assert [event.template for event in told] == [""], "no template was said"
 
 
 def test_what_runs_once_per_period_tells_its_name_as_its_template(holdfast_client):

@@ -404,3 +404,28 @@ def test_waiting_is_woken_and_not_polled(agent: Make, counted: Any, name: str) -
         mine.do(lambda client: hold.release())
         waits.result(PATIENCE)
     assert time_of.seconds < 0.5
+
+
+def test_an_asyncio_client_works_on_whichever_loop_runs_and_on_any_thread(
+    redis_server: Any, name: str
+) -> None:
+    client = holdfast.aio.connect(redis_server.url)
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    fences: list[int] = []
+
+    async def cycles() -> None:
+        for _ in range(2):
+            async with client.lock(name) as hold:
+                fences.append(hold.fence)
+
+    for turn in (0, 1, 0, 0, 1):
+        loops[turn].run_until_complete(cycles())
+    for turn in (1, 0):
+        thread = threading.Thread(target=loops[turn].run_until_complete, args=(cycles(),))
+        thread.start()
+        thread.join()
+    loops[0].run_until_complete(cycles())
+    assert len(set(fences)) == 16 and fences == sorted(fences)
+    loops[0].run_until_complete(client.close())
+    for loop in loops:
+        loop.close()

@@ -96,15 +96,6 @@ class Hold(HoldFace):
             if held.state is not HELD:  # before it could be told
                 body.ended()
 
-    def _leave(self, body: Body, error: BaseException | None) -> BaseException | None:
-        """The block ends: what it raised, without what we did to it."""
-        held = self._held
-        if held.owner is body.task:
-            held.stop_body = None
-        else:
-            self._client.core.ledger.off_end(held, body.ended)
-        return body.close(error)
-
     def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -113,14 +104,18 @@ class Hold(HoldFace):
     ) -> Coroutine[Any, Any, None]:
         """Give it back, unless it was detached. The body's exception comes first; what went wrong
         with the release is attached to it. A body that we cancelled ends in `HoldLost`."""
-        raised = error
-        if self._body is not None:
-            raised = self._leave(self._body, error)
-        if self._held.state is DETACHED:
+        raised, held, body = error, self._held, self._body
+        if body is not None:
+            if held.owner is body.task:
+                held.stop_body = None
+            else:
+                self._client.core.ledger.off_end(held, body.ended)
+            raised = body.close(error)
+        if held.state is DETACHED:
             return _nothing()
         if error is not None:
             return self._release_after(error, raised)
-        return self._client.core.release_soon(self._held, self._take) or _nothing()
+        return self._client.core.release_soon(held, self._take) or _nothing()
 
     async def _release_after(self, error: BaseException, raised: BaseException | None) -> None:
         try:

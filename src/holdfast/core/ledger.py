@@ -225,12 +225,12 @@ class Ledger:
 
     def enter(self, held: Held, waited: float) -> None:
         """A new hold. Under the mutex."""
-        name, claim_id = held.claim[:2]
-        self.by_owner[name, held.owner] = held
-        self.kept[claim_id] = held
+        claim, durations = held.claim, self.waited
+        self.by_owner[claim[0], held.owner] = held
+        self.kept[claim[1]] = held
         self.acquired += 1
-        self.waited.append(waited)
-        if len(self.waited) >= MOST_UNSORTED:
+        durations.append(waited)
+        if len(durations) >= MOST_UNSORTED:
             self._sort()
 
     def _sort(self) -> None:

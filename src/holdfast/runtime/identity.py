@@ -29,12 +29,13 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_running_loop, _current_task = asyncio._get_running_loop, asyncio.current_task
 
 
 def current_owner() -> object:
-    loop = asyncio._get_running_loop()
+    loop = _running_loop()
     if loop is not None:
-        task = asyncio.current_task(loop)
+        task = _current_task(loop)
         if task is not None:
             return task
     return _local.owner
@@ -42,9 +43,9 @@ def current_owner() -> object:
 
 def current_asker(label: str) -> tuple[object, str]:
     """The owner, and the same for people, as `Who.encoded` writes it, remembered: it is hot."""
-    loop = asyncio._get_running_loop()
+    loop = _running_loop()
     if loop is not None:
-        task = asyncio.current_task(loop)
+        task = _current_task(loop)
         if task is not None:
             return task, _encoded(task.get_name(), label)
     return _local.owner, _encoded(_local.thread.name, label)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import hiredis
@@ -36,6 +37,7 @@ class TaskLink(asyncio.Protocol):
         self, connection: Any, where: str, bells: Bells, on_lost: Callable[[], None]
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.thread = get_ident()
         self.listens = False
         self.lost: BackendError | None = None
         self.generation = 0
@@ -260,7 +262,8 @@ class TaskTransport:
         if (
             link is None
             or link.lost is not None
-            or link.loop is not asyncio.get_running_loop()
+            or link.thread != get_ident()
+            or not link.loop.is_running()
             or link.generation != self._address.generation
         ):
             return self._send_when_ready(command, budget)
