@@ -73,8 +73,7 @@ class TaskLink(asyncio.Protocol):
         """Send, at once if nobody else does just now, else together with them."""
         if self.lost is not None:
             raise self.lost
-        asked, out = self._asked, self._out
-        until = clock.now() + budget
+        asked, out, until = self._asked, self._out, clock.now() + budget
         if until < self._timer_at:
             self._wake_at(until, budget)
         if not asked:
@@ -190,15 +189,18 @@ class TaskLink(asyncio.Protocol):
             self._bells.ring_all()  # a bell may have been lost with it
 
     def close(self, why: str) -> None:
-        """Now, also if the loop has ended: then it will not close the socket for us any more."""
-        if self.loop.is_running():
-            self.abort(Unreachable(why))
-            return
-        self.lost = self.lost or Unreachable(why)
-        sock = getattr(self._transport, "_sock", None)
-        if sock is not None:
-            self._transport._sock = None
-            sock.close()
+        """Now, also if the loop does not run: it may not come to close the socket any more."""
+        error, transport = Unreachable(why), self._transport
+        if asyncio._get_running_loop() is self.loop:
+            self.abort(error)
+        elif self.loop.is_running():
+            _quietly(self.loop.call_soon_threadsafe, self.abort, error)
+        elif self.lost is None:
+            self.lost = error
+            _quietly(transport.pause_reading)  # the loop forgets the socket, and may run again
+            if (sock := getattr(transport, "_sock", None)) is not None:
+                transport._sock, transport._closing = None, True
+                sock.close()
 
     def _wake_at(self, time: float, after: float) -> None:
         if self._timer is not None:
@@ -211,19 +213,17 @@ class TaskLink(asyncio.Protocol):
         behind that answer."""
         self._timer, self._timer_at = None, NEVER
         waiting = [until for future, until in self._asked if not future.done()]
-        if waiting:
-            first = min(waiting)
-            rest = first - clock.now()
-            if rest <= 0:
-                self.abort(Unreachable(f"{self._where} did not answer in time"))
-            else:
-                self._wake_at(first, rest)
+        first = min(waiting, default=NEVER)
+        rest = first - clock.now()
+        if rest <= 0:
+            self.abort(Unreachable(f"{self._where} did not answer in time"))
+        elif waiting:
+            self._wake_at(first, rest)
 
     def pause_writing(self) -> None:
         """Commands are small and wait for their answers: nothing piles up."""
 
-    def resume_writing(self) -> None:
-        """See above."""
+    resume_writing = pause_writing
 
 
 class _Taken:
