@@ -409,23 +409,40 @@ def test_waiting_is_woken_and_not_polled(agent: Make, counted: Any, name: str) -
 def test_an_asyncio_client_works_on_whichever_loop_runs_and_on_any_thread(
     redis_server: Any, name: str
 ) -> None:
-    client = holdfast.aio.connect(redis_server.url)
+    client = aio.connect(redis_server.url)
     loops = [asyncio.new_event_loop() for _ in range(2)]
     fences: list[int] = []
 
-    async def cycles() -> None:
+    def made() -> int:
+        """Connections so far."""
+        return int(redis_server.call("INFO", "stats")["total_connections_received"])
+
+    async def cycles(name: str = name) -> None:
         for _ in range(2):
             async with client.lock(name) as hold:
                 fences.append(hold.fence)
 
-    for turn in (0, 1, 0, 0, 1):
-        loops[turn].run_until_complete(cycles())
-    for turn in (1, 0):
-        thread = threading.Thread(target=loops[turn].run_until_complete, args=(cycles(),))
+    def on_another_thread(turn: int, *said: str) -> None:
+        thread = threading.Thread(target=loops[turn].run_until_complete, args=(cycles(*said),))
         thread.start()
         thread.join()
+
+    async def meanwhile() -> None:
+        async with client.lock(name) as hold:
+            fences.append(hold.fence)
+            await asyncio.to_thread(on_another_thread, 1, f"{name}-2")
+        await cycles()
+
+    began = made()
+    each = made() - began
+    for turn in (0, 1, 0, 0, 1):
+        loops[turn].run_until_complete(cycles())
+    assert made() - began - 2 * each == 4, "one for each loop that it comes to"
+    for turn in (1, 0):
+        on_another_thread(turn)
     loops[0].run_until_complete(cycles())
-    assert len(set(fences)) == 16 and fences == sorted(fences)
+    loops[0].run_until_complete(meanwhile())
+    assert len(set(fences)) == 16 + 5 and fences == sorted(fences)
     loops[0].run_until_complete(client.close())
     for loop in loops:
         loop.close()
