@@ -285,8 +285,9 @@ class Ledger:
 
     def call_back(self, held: Held) -> None:
         """Tell those who asked about this hold."""
-        if held.stop_body is not None:
-            held.stop_body()
+        stop = held.stop_body  # which its task may take back at any time
+        if stop is not None:
+            stop()
         if held.callbacks:
             with self.mutex:
                 callbacks, held.callbacks = held.callbacks or [], None
