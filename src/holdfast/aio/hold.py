@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.core.ledger import DETACHED, HELD, LOST, Held
+from holdfast.core.ledger import DETACHED, HELD
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.hold import HoldFace, add_note
 from holdfast.face.lock import lease_or_none
@@ -15,47 +15,53 @@ from holdfast.inputs import Seconds, checked_timeout
 
 
 class Body:
-    """The body of an ``async with``, to be cancelled if the hold is lost while it runs.
+    """What is held in the body of an ``async with``, which is cancelled if that is lost meanwhile.
 
     The cancellation is ours only if the task was not cancelled by somebody else as well: then that
     one goes on, as the rules of `asyncio.Task.uncancel` ask.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_held", "_open", "task")
+    if not TYPE_CHECKING:
+        __slots__ = ()  # what is held has slots for what follows
+    _task: asyncio.Task[Any] | None  # of which the body is; None: it is not to be cancelled
+    _cancelling: int
+    _cancelled: bool
 
-    def __init__(self, held: Sequence[Held], task: asyncio.Task[Any] | None) -> None:
-        assert task is not None
-        self._held = held
-        self.task = task
+    if TYPE_CHECKING:
+
+        def _is_lost(self) -> bool: ...
+
+    def _open(self, task: asyncio.Task[Any] | None) -> None:
+        assert task is not None, "a body runs in a task"
+        self._task = task
         self._cancelling = task.cancelling()
         self._cancelled = False
-        self._open = True
 
-    def ended(self) -> None:
-        """On any thread."""
-        if any(held.state is LOST for held in self._held):
+    def _stop(self) -> None:
+        """It has ended, maybe without us. On any thread, and maybe more than once."""
+        task = self._task
+        if task is not None and self._is_lost():
             try:
-                self.task.get_loop().call_soon_threadsafe(self._cancel)
+                task.get_loop().call_soon_threadsafe(self._cancel)
             except RuntimeError:
                 pass  # the loop is closed, and the body with it
 
     def _cancel(self) -> None:
-        if self._open and not self._cancelled:
+        if self._task is not None and not self._cancelled:
             self._cancelled = True
-            self.task.cancel("holdfast: the hold is lost")
+            self._task.cancel("holdfast: the hold is lost")
 
-    def close(self, error: BaseException | None) -> BaseException | None:
+    def _close(self, error: BaseException | None) -> BaseException | None:
         """What the body raised, without a cancellation that was ours alone."""
-        self._open = False
-        if self._cancelled and self.task.uncancel() <= self._cancelling:
+        task, self._task = self._task, None
+        if self._cancelled and task is not None and task.uncancel() <= self._cancelling:
             return None if isinstance(error, asyncio.CancelledError) else error
         return error
 
 
-class Hold(HoldFace):
+class Hold(HoldFace, Body):
     __doc__ = HoldFace.__doc__
-    __slots__ = ("_body",)
-    _body: Body | None
+    __slots__ = ("_cancelled", "_cancelling", "_task")
 
     async def release(self) -> None:
         """Give it back, from any task. `HoldLost` if it had ended before, `NotHeld` if it was
@@ -84,17 +90,17 @@ class Hold(HoldFace):
     def _enter(self, task: asyncio.Task[Any] | None) -> None:
         """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
         that; what is inside is cancelled with it."""
-        held, self._body = self._held, None
+        held, self._task = self._held, None
         if self._on_lost == "flag":
             return
         if held.owner is not task:  # and others may enter it, too
-            self._body = Body((held,), task)
-            self._client.core.ledger.on_end(held, self._body.ended)
+            self._open(task)
+            self._client.core.ledger.on_end(held, self._stop)
         elif held.count == 1:
-            body = self._body = Body((held,), task)
-            held.stop_body = body.ended
+            self._open(task)
+            held.stop_body = self._stop
             if held.state is not HELD:  # before it could be told
-                body.ended()
+                self._stop()
 
     def __aexit__(
         self,
@@ -104,13 +110,13 @@ class Hold(HoldFace):
     ) -> Coroutine[Any, Any, None]:
         """Give it back, unless it was detached. The body's exception comes first; what went wrong
         with the release is attached to it. A body that we cancelled ends in `HoldLost`."""
-        raised, held, body = error, self._held, self._body
-        if body is not None:
-            if held.owner is body.task:
+        raised, held, task = error, self._held, self._task
+        if task is not None:
+            if held.owner is task:
                 held.stop_body = None
             else:
-                self._client.core.ledger.off_end(held, body.ended)
-            raised = body.close(error)
+                self._client.core.ledger.off_end(held, self._stop)
+            raised = self._close(error)
         if held.state is DETACHED:
             return _nothing()
         if error is not None:

@@ -16,9 +16,9 @@ from holdfast.face.multi import MultiHoldFace, MultiLockFace
 from holdfast.inputs import Seconds, checked_timeout, refuse_foreign
 
 
-class MultiHold(MultiHoldFace):
+class MultiHold(MultiHoldFace, Body):
     __doc__ = MultiHoldFace.__doc__
-    __slots__ = ("_body",)
+    __slots__ = ("_cancelled", "_cancelling", "_task")
 
     async def release(self) -> None:
         """Give all of them back, from any task. `HoldLost` if one had ended before, `NotHeld` if
@@ -39,11 +39,11 @@ class MultiHold(MultiHoldFace):
         return await wait_lost(self._pairs, checked_timeout(timeout))
 
     async def __aenter__(self) -> Self:
-        self._body: Body | None = None
+        self._task = None
         if self._on_lost != "flag":
-            self._body = Body([held for _, held in self._pairs], asyncio.current_task())
+            self._open(asyncio.current_task())
             for core, held in self._pairs:
-                core.ledger.on_end(held, self._body.ended)
+                core.ledger.on_end(held, self._stop)
         return self
 
     async def __aexit__(
@@ -55,10 +55,10 @@ class MultiHold(MultiHoldFace):
         """Give all back. The body's exception comes first; what went wrong with the release is
         attached to it. A body that we cancelled ends in `HoldLost`."""
         raised = error
-        if self._body is not None:
+        if self._task is not None:
             for core, held in self._pairs:
-                core.ledger.off_end(held, self._body.ended)
-            raised = self._body.close(error)
+                core.ledger.off_end(held, self._stop)
+            raised = self._close(error)
         try:
             await self.release()
         except (HoldLost, BackendError, NotHeld) as ours:

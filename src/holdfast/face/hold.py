@@ -36,7 +36,7 @@ class HoldFace:
             client.core.ledger.on_end(held, self._tell_lost)
 
     def _tell_lost(self) -> None:
-        if self._held.state is LOST and callable(self._on_lost):
+        if self._is_lost() and callable(self._on_lost):
             try:
                 self._on_lost(self)
             except Exception:  # foreign code must not end the keeper
@@ -79,6 +79,9 @@ class HoldFace:
     def lost(self) -> bool:
         """Did it end without us?"""
         self._client.core.settle(self._held)
+        return self._is_lost()
+
+    def _is_lost(self) -> bool:
         return self._held.state is LOST
 
     def remaining(self) -> float:

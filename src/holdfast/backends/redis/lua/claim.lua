@@ -12,18 +12,8 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@sizes
 local answers = {}
--- Whether anybody waits for any of them is asked once; mostly nobody does.
 local alone = #KEYS == 3
 local nobody_waits
-if alone then
-  nobody_waits = call('EXISTS', KEYS[2]) == 0
-else
-  local queues = {}
-  for i = 2, #KEYS, 3 do
-    queues[#queues + 1] = KEYS[i]
-  end
-  nobody_waits = call('EXISTS', unpack(queues)) == 0
-end
 -- What numbers look like in text is found out once for all that ask for the same lease: it is half
 -- of the work. The time comes as text already.
 local since, length, dates, ttl = time[1] .. string.sub('00000' .. time[2], -6)
@@ -32,18 +22,27 @@ for i = 1, #KEYS, 3 do
   local id, lease, fair, wait, tail = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   local known = call('HGETALL', KEYS[i])
   local last = #known == 0 and '0' or #known == 2 and known[1] == '.f' and known[2]
-  if nobody_waits and last and wait < '2' and match(last, '^%d+$') then
+  if last and nobody_waits == nil then
+    -- Whether anybody waits for any of them is asked once; mostly nobody does.
+    if alone then
+      nobody_waits = call('EXISTS', KEYS[2]) == 0
+    else
+      local queues = {}
+      for q = 2, #KEYS, 3 do
+        queues[#queues + 1] = KEYS[q]
+      end
+      nobody_waits = call('EXISTS', unpack(queues)) == 0
+    end
+  end
+  if last and nobody_waits and wait < '2' and match(last, '^%d+$') then
     -- Nobody holds it, nobody waits: the law would grant it, and so do we, without reading more.
     if lease ~= length then
       length = lease
       dates = format(' %.0f ', now + lease) .. since .. ' '
       ttl = lease / 1000 <= KEEP and KEPT or format('%.0f', math.ceil(lease / 1000))
     end
-    local fence, number = now, since
-    if tonumber(last) >= now then
-      fence = last + 1
-      number = format('%.0f', fence)
-    end
+    local fence = math.max(last + 1, now)
+    local number = fence == now and since or format('%.0f', fence)
     call('HSET', KEYS[i], '.f', number, id, number .. dates .. tail)
     call('PEXPIRE', KEYS[i], ttl)
     if alone then

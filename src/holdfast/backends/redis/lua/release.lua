@@ -22,7 +22,15 @@ end
 for i = 1, #KEYS, 3 do
   local key, queue, places = KEYS[i], KEYS[i + 1], KEYS[i + 2]
   local id, answer = ARGV[(i + 2) / 3], 0
-  local said = call('HGET', key, id)
+  local said, known
+  if nobody_waits then
+    said = call('HGET', key, id)
+  else
+    known = call('HGETALL', key)
+    for k = 1, #known, 2 do
+      said = known[k] == id and known[k + 1] or said
+    end
+  end
   if said then
     local ends, lease, size = match(said, '^%d+ (%d+) %d+ (%d+) (%d+ %d+) ')
     call('HDEL', key, id)
@@ -33,7 +41,7 @@ for i = 1, #KEYS, 3 do
         if tonumber(lease) > KEEP * 1000 and call('HLEN', key) == 1 then
           call('PEXPIRE', key, KEPT) -- what is left is the last fence, and that not for ever
         end
-      elseif size == '1 1' then
+      elseif size == '1 1' and #known == 4 then
         -- A lock. If the first who waits is alive and heard, the law would grant it to that one,
         -- with a short first lease, and so do we: in a crowd every release ends here.
         -- It is looked at first and taken out when it is served: in a cluster, while the slot is on
@@ -42,22 +50,23 @@ for i = 1, #KEYS, 3 do
         local place = head and call('HGET', places, head)
         local stays, tail, length, home =
           match(place or '', '^1 (%d+) %d+ ((%d+) 1 1 ([%w.]+) .*)$')
-        local known = stays and tonumber(stays) > now and call('HGETALL', key)
-        if known and #known == 2 and match(known[2], '^%d+$') then
+        local last = known[1] == '.f' and known[2] or known[3] == '.f' and known[4] or ''
+        if stays and tonumber(stays) > now and match(last, '^%d+$') then
           if tonumber(length) > FIRST then
             length = FIRST_SAID
           end
+          local fence = math.max(last + 1, now)
           local since = format('%.0f', now)
-          local fence = known[2] + 1 > now and format('%.0f', known[2] + 1) or since
+          local number = fence == now and since or format('%.0f', fence)
           local channel = 'hf:bell:' .. home
           call('ZREM', queue, head)
           call('HDEL', places, head)
           if home == '.' or call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
             if home ~= '.' then
-              call('PUBLISH', channel, head .. ' ' .. fence .. ' ' .. length)
+              call('PUBLISH', channel, head .. ' ' .. number .. ' ' .. length)
             end
             local dates = format(' %.0f ', now + length) .. since .. ' '
-            call('HSET', key, '.f', fence, head, fence .. dates .. tail)
+            call('HSET', key, '.f', number, head, number .. dates .. tail)
             call('PEXPIRE', key, KEPT)
             served = true
           end
