@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from ordeal import spread
 
 import holdfast
@@ -61,6 +62,9 @@ def test_a_hold_and_those_who_wait_outlive_their_master(cluster: Any, how: str) 
     ]
     until(lambda: len(holder.do(lambda client: client.inspect(name)).waiters) == 2)
     master = cluster.owner(slot_of(f"default:{name}"))
+    with redis.Redis.from_url(master.unix_url, single_connection_client=True) as writer:
+        writer.set(f"{{default:{name}}}", "behind what is held", ex=60)
+        assert writer.wait(1, 5000) == 1, "the replica knows it"
     began = time.monotonic()
     master.pause() if how == "silent" else master.kill()
     try:
