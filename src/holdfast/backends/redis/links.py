@@ -204,6 +204,21 @@ def new_reader() -> Any:
     return hiredis.Reader(replyError=ServerError)
 
 
+class _Taken:
+    """What is left in the place of a transport that we took over."""
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def taken_over(connection: Any) -> Any:
+    """The transport of a connection of redis-py; neither it nor asyncio's streams close it now."""
+    writer = connection._writer
+    connection._reader = connection._writer = None
+    transport, writer._transport = writer.transport, _Taken()
+    return transport
+
+
 class Link:
     """A connected socket, for one thread at a time."""
 

@@ -20,7 +20,7 @@ from holdfast.backends.bells import Bells
 from holdfast.backends.poke import Poke
 from holdfast.backends.redis.bell import channel_of, delivered
 from holdfast.backends.redis.conditions import Unreachable, explained
-from holdfast.backends.redis.links import LEAST, MOST_BYTES, Where, new_reader
+from holdfast.backends.redis.links import LEAST, MOST_BYTES, Where, new_reader, taken_over
 from holdfast.backends.redis.scripts import packed
 from holdfast.errors import BackendError
 
@@ -37,11 +37,10 @@ class TaskLink(asyncio.Protocol):
         self, connection: Any, where: str, bells: Bells, on_lost: Callable[[], None]
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.thread = get_ident()
         self.listens = False
         self.lost: BackendError | None = None
         self.generation = 0
-        self._transport: Any = _taken_over(connection)
+        self._transport: Any = taken_over(connection)
         self._where = where
         self._bells = bells
         self._on_lost = on_lost
@@ -64,6 +63,12 @@ class TaskLink(asyncio.Protocol):
             yield
         finally:
             self.abort(Unreachable("its event loop has ended"))
+
+    def is_here(self) -> bool:
+        """Is it our loop that runs on this thread? asyncio's own loops know it; for others we ask
+        the long way, which is a system call."""
+        known = getattr(self.loop, "_thread_id", None) == get_ident()
+        return known or asyncio._get_running_loop() is self.loop
 
     async def live(self) -> None:
         """End with the loop, which else would leave the socket open."""
@@ -191,7 +196,7 @@ class TaskLink(asyncio.Protocol):
     def close(self, why: str) -> None:
         """Now, also if the loop does not run: it may not come to close the socket any more."""
         error, transport = Unreachable(why), self._transport
-        if asyncio._get_running_loop() is self.loop:
+        if self.is_here():
             self.abort(error)
         elif self.loop.is_running():
             _quietly(self.loop.call_soon_threadsafe, self.abort, error)
@@ -226,21 +231,6 @@ class TaskLink(asyncio.Protocol):
     resume_writing = pause_writing
 
 
-class _Taken:
-    """What is left in the place of a transport that we took over."""
-
-    def is_closing(self) -> bool:
-        return True
-
-
-def _taken_over(connection: Any) -> Any:
-    """The transport of a connection of redis-py; neither it nor asyncio's streams close it now."""
-    writer = connection._writer
-    connection._reader = connection._writer = None
-    transport, writer._transport = writer.transport, _Taken()
-    return transport
-
-
 class TaskTransport:
     suspends = True
 
@@ -262,8 +252,7 @@ class TaskTransport:
         if (
             link is None
             or link.lost is not None
-            or link.thread != get_ident()
-            or not link.loop.is_running()
+            or not link.is_here()
             or link.generation != self._address.generation
         ):
             return self._send_when_ready(command, budget)
