@@ -146,6 +146,8 @@ def test_waiters_of_a_deleted_file_meet_in_the_new_one(
     ]
     assert [waiter.said() for waiter in waiters] == ["waits", "waits"]
     eventually(lambda: len(client.inspect("n").waiters) == 2)
+    # Who stands in line opens its bell a moment later; without a folder it could not.
+    eventually(lambda: len(list(path.with_name(path.name + ".d").glob("*.bell"))) == 2)
     vanish(path)
     # The file is gone with the hold: they stand in the new file's queue at their next refresh.
     # When the first ends, what it held is released, and the second is served.
