@@ -10,6 +10,7 @@ from holdfast.aio.lock import Lock
 from holdfast.errors import BackendError, HoldLost, NotHeld
 from holdfast.face.election import ElectionFace
 from holdfast.face.hold import add_note
+from holdfast.face.lock import DEFAULT, Default
 from holdfast.inputs import Seconds, checked_timeout
 from holdfast.model import Leader
 
@@ -21,12 +22,14 @@ class Leadership(Lock):
 
     on_gained: Callable[[Hold], object] | None = None
 
-    async def _got(self, timeout: float | None, *, entering: bool = False) -> Hold:
+    async def acquire(
+        self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
+    ) -> Hold:
         """The lead, or `AcquireTimeout` that names the leader."""
-        hold = await self._gained(await super()._got(timeout))
-        if entering:
-            self._begin(hold)
-        return hold
+        return await self._gained(await super().acquire(timeout=timeout, **foreign))
+
+    async def __aenter__(self) -> Hold:
+        return self._begin(await self.acquire())
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """The lead, or None: at once, or after waiting ``timeout`` seconds."""

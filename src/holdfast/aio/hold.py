@@ -90,10 +90,10 @@ class Hold(HoldFace, Body):
     def _enter(self, task: asyncio.Task[Any] | None) -> None:
         """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
         that; what is inside is cancelled with it."""
-        held, self._task = self._held, None
+        held = self._held
         if self._on_lost == "flag":
-            return
-        if held.owner is not task:  # and others may enter it, too
+            self._task = None
+        elif held.owner is not task:  # and others may enter it, too
             self._open(task)
             self._client.core.ledger.on_end(held, self._stop)
         elif held.count == 1:
@@ -101,6 +101,8 @@ class Hold(HoldFace, Body):
             held.stop_body = self._stop
             if held.state is not HELD:  # before it could be told
                 self._stop()
+        else:
+            self._task = None
 
     def __aexit__(
         self,
@@ -116,7 +118,10 @@ class Hold(HoldFace, Body):
                 held.stop_body = None
             else:
                 self._client.core.ledger.off_end(held, self._stop)
-            raised = self._close(error)
+            if self._cancelled:
+                raised = self._close(error)
+            else:
+                self._task = None
         if held.state is DETACHED:
             return _nothing()
         if error is not None:

@@ -24,20 +24,16 @@ class Lock(LockFace[Hold]):
         A cancelled acquire leaves nothing behind."""
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
-        return await self._got(self._timeout if timeout is DEFAULT else checked_timeout(timeout))
+        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
+        return await self._client.core.acquire_soon(self._terms, wait_for, self._made)
 
-    async def _got(self, timeout: float | None, *, entering: bool = False) -> Hold:
-        """A hold; with its block begun, if we are ``entering`` one."""
-        terms, core = self._terms, self._client.core
-        held = await core.attempt(terms, timeout)
-        if not isinstance(held, Held):
-            await core.refuse(terms, timeout, held)
-        hold = Hold(self._client, held, self._on_lost, terms.take)
-        if entering:
-            self._begin(hold)
-        return hold
+    def _made(self, held: Held) -> Hold:
+        return Hold(self._client, held, self._on_lost, self._terms.take)
 
-    def _begin(self, hold: Hold) -> None:
+    def _entered_by(self, held: Held) -> Hold:
+        return self._begin(Hold(self._client, held, self._on_lost, self._terms.take))
+
+    def _begin(self, hold: Hold) -> Hold:
         """A block of the current task begins."""
         owner = hold._held.owner
         self._push(owner, hold)
@@ -45,16 +41,14 @@ class Lock(LockFace[Hold]):
             hold._enter(owner)
         else:
             hold._enter(asyncio.current_task())
+        return hold
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """A hold, or None: at once, or after waiting ``timeout`` seconds."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
-        terms = self._terms
-        held = await self._client.core.attempt(terms, checked_timeout(timeout))
-        if not isinstance(held, Held):
-            return None
-        return Hold(self._client, held, self._on_lost, terms.take)
+        held = await self._client.core.attempt(self._terms, checked_timeout(timeout))
+        return self._made(held) if isinstance(held, Held) else None
 
     async def release(self) -> None:
         """Give back the current owner's hold, one step, as `threading.RLock` does."""
@@ -67,7 +61,7 @@ class Lock(LockFace[Hold]):
         return bool((await self._client.core.inspect(terms.name, terms.layout)).holders)
 
     def __aenter__(self) -> Coroutine[Any, Any, Hold]:
-        return self._got(self._timeout, entering=True)
+        return self._client.core.acquire_soon(self._terms, self._timeout, self._entered_by)
 
     def __aexit__(
         self,

@@ -24,10 +24,10 @@ class Semaphore(SemaphoreFace[Hold]):
             refuse_foreign("acquire()", foreign, ("timeout",))
         client, terms = self._client, self._taking(permits)
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        held = await client.core.attempt(terms, wait_for)
-        if not isinstance(held, Held):
-            await client.core.refuse(terms, wait_for, held)
-        return Hold(client, held, self._on_lost)
+        return await client.core.acquire_soon(terms, wait_for, self._made)
+
+    def _made(self, held: Held) -> Hold:
+        return Hold(self._client, held, self._on_lost)
 
     async def try_acquire(
         self, permits: int = 1, *, timeout: Seconds = 0, **foreign: Never
@@ -36,7 +36,7 @@ class Semaphore(SemaphoreFace[Hold]):
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await self._client.core.attempt(self._taking(permits), checked_timeout(timeout))
-        return Hold(self._client, held, self._on_lost) if isinstance(held, Held) else None
+        return self._made(held) if isinstance(held, Held) else None
 
     async def available(self) -> int:
         """How many permits are free. One round trip, and old news when it arrives."""

@@ -17,6 +17,7 @@ any instant (we leave, shielded).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.core.keeper import Keeper, budget_for
@@ -34,6 +35,12 @@ PATIENCE = 10.0
 RETRY_PAUSE, LONGEST_PAUSE = 0.02, 0.2
 # A budget is divided, so that a reply that was lost can be asked for again.
 ATTEMPTS = 3
+
+
+@functools.lru_cache(maxsize=64)
+def first_budget(lease: float) -> float:
+    """For the first attempt of an operation. Remembered: it is asked for twice a cycle."""
+    return budget_for(lease) / ATTEMPTS
 
 
 # Granted by a request (or after one) that left at that time; known to us now; by a bell.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE
+from holdfast.core.acquire import ATTEMPTS, RETRY_PAUSE, first_budget
 from holdfast.core.belief import Believing
 from holdfast.core.keeper import MAX_BUDGET, Keeper, budget_for
 from holdfast.core.ledger import DETACHED, HELD, LOST, RELEASED, Held, shown
@@ -60,8 +60,8 @@ class Holding(Believing):
         if not self._step_out(held, now, take):
             return None
         try:
-            limit = budget_for(held.claim.lease) / ATTEMPTS
-            known: bool | None = self.backend.release_now(held.claim, limit)  # type: ignore[attr-defined]
+            claim = held.claim
+            known: bool | None = self.backend.release_now(claim, first_budget(claim[3]))  # type: ignore[attr-defined]
         except BaseException as error:
             return self._give_back(held, error)
         if not known:
@@ -80,8 +80,8 @@ class Holding(Believing):
     async def _give_back_soon(self, held: Held) -> None:
         answer: bool | BaseException | None = None
         try:
-            limit = budget_for(held.claim.lease) / ATTEMPTS
-            asked = self.backend.release_soon(held.claim, limit)  # type: ignore[attr-defined]
+            claim = held.claim
+            asked = self.backend.release_soon(claim, first_budget(claim[3]))  # type: ignore[attr-defined]
             if asked is not None:
                 answer = self.backend.release_said(await asked)  # type: ignore[attr-defined]
         except GeneratorExit:
@@ -177,19 +177,13 @@ class Holding(Believing):
 
     def _step_out(self, held: Held, now: float, take: int) -> bool:
         """One step out; whether it was the last, so that the store is to be told."""
+        writes = take == ALL_SLOTS
         with self.ledger.mutex:
-            if held.state is not HELD:
-                raise NotHeld(
-                    f"the hold on {shown(held.claim.name)} was {held.state.value} already: "
-                    "one release too many"
-                )
-            if held.writes <= 0 if take == ALL_SLOTS else held.count <= held.writes:
-                half = "write" if take == ALL_SLOTS else "read"
-                raise NotHeld(
-                    f"{shown(held.claim.name)} was not entered to {half}: one release too many"
-                )
+            if held.state is not HELD or (held.writes if writes else held.count - held.writes) <= 0:
+                raise _one_too_many(held, writes)
             held.count -= 1
-            held.writes -= take == ALL_SLOTS
+            if writes:
+                held.writes -= 1
             if held.count > 0:
                 return False
             self.ledger.end(held, RELEASED, now)
@@ -241,7 +235,7 @@ class Holding(Believing):
 
     async def _unwind_lost(self, held: Held) -> NoReturn:
         if self._step_out_of_loss(held):
-            limit = budget_for(held.claim.lease) / ATTEMPTS
+            limit = first_budget(held.claim.lease)
             await self._release_again(self.backend, held.claim, limit)
         raise held.loss()
 
@@ -368,5 +362,13 @@ def _is_common(held: Held, now: float) -> bool:
     return held.state is HELD and now < held.deadline and not (held.writes and held.count > 1)
 
 
+def _one_too_many(held: Held, writes: bool) -> NotHeld:
+    name = shown(held.claim.name)
+    if held.state is not HELD:
+        return NotHeld(f"the hold on {name} was {held.state.value} already: one release too many")
+    half = "write" if writes else "read"
+    return NotHeld(f"{name} was not entered to {half}: one release too many")
+
+
 def _budget_for(claims: Sequence[Claim]) -> float:
-    return budget_for(min(claim.lease for claim in claims)) / ATTEMPTS
+    return first_budget(min(claim.lease for claim in claims))

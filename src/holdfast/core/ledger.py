@@ -93,7 +93,7 @@ class Held:
         self.fence = fence
         self.count = 1
         # Of a read-write lock: how many of these entries are a writer's.
-        self.writes = 1 if claim.take == ALL_SLOTS else 0
+        self.writes = 1 if claim[5] == ALL_SLOTS else 0
         self.state = HELD
         self.cause = ""
         self.unknown = False  # its release was sent and never answered
@@ -216,8 +216,9 @@ class Ledger:
         self.asking: set[str] = set()  # claims that somebody is in the middle of
         # Claims that were given up and whose leaving was not answered, and how long to go on.
         self.abandoned: dict[str, tuple[Claim, float]] = {}
-        self.acquired = self.reentered = self.contended = self.timed_out = 0
-        self.lost = self.released = self.renewals = self.renew_errors = 0
+        self.reentered = self.contended = self.timed_out = 0
+        self.lost = self.renewals = self.renew_errors = 0
+        # How long was waited for each hold, and how long each lasted: not in their buckets yet.
         self.waited: list[float] = []
         self.lasted: list[float] = []
         self.wait_time = [0] * MOST_BITS
@@ -225,13 +226,20 @@ class Ledger:
 
     def enter(self, held: Held, waited: float) -> None:
         """A new hold. Under the mutex."""
-        claim, durations = held.claim, self.waited
+        claim = held.claim
         self.by_owner[claim[0], held.owner] = held
         self.kept[claim[1]] = held
-        self.acquired += 1
-        durations.append(waited)
-        if len(durations) >= MOST_UNSORTED:
-            self._sort()
+        self.waited.append(waited)
+
+    @property
+    def acquired(self) -> int:
+        """How many holds there were so far."""
+        return len(self.waited) + sum(self.wait_time)
+
+    @property
+    def released(self) -> int:
+        """How many of them have ended, and were not lost."""
+        return len(self.lasted) + sum(self.hold_time) - self.lost
 
     def _sort(self) -> None:
         """Put durations into their buckets, many at a time: it is not worth a step of each cycle.
@@ -244,15 +252,16 @@ class Ledger:
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
         """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
         held.state = state
-        held.cause = cause
-        self.kept.pop(held.claim.id, None)
+        self.kept.pop(held.claim[1], None)
         if state is LOST:
+            held.cause = cause
             self.lost += 1
         else:
             self.forget(held)
-            self.released += 1
-        lasted = now - held.acquired_at
-        self.lasted.append(lasted)
+        lasted, durations = now - held.acquired_at, self.lasted
+        durations.append(lasted)
+        if len(durations) >= MOST_UNSORTED:
+            self._sort()
         if held.told is not None:
             held.lasted = lasted
 
@@ -261,12 +270,11 @@ class Ledger:
         with self.mutex:
             held.cause = cause
             self.lost += 1
-            self.released -= 1
         return held.loss()
 
     def forget(self, held: Held) -> None:
         """Its owner has unwound. Under the mutex."""
-        key = (held.claim.name, held.owner)
+        key = (held.claim[0], held.owner)
         if self.by_owner.get(key) is held:
             del self.by_owner[key]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from holdfast.core.acquire import ATTEMPTS, leave, obtain
+from holdfast.core.acquire import first_budget, leave, obtain
 from holdfast.core.closing import close
 from holdfast.core.explain import taken_message
 from holdfast.core.holding import Holding
@@ -26,6 +26,7 @@ from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
 log = logging.getLogger("holdfast")
 Begun = tuple[Claim, object, float]  # what is asked for, by whom, since when
 Attempt = Coroutine[Any, Any, Held | Snapshot | None]
+T = TypeVar("T")
 _new = tuple.__new__  # of a named tuple, without the wrapper that takes keywords: it is hot
 
 
@@ -104,9 +105,9 @@ class Core(Holding):
         ledger = self.ledger
         held = Held(claim, owner, grant[0], now, terms.renew, terms.ends_by(now))
         if by_bell:
-            held.believe_bell(sent, now, grant.lease)
+            held.believe_bell(sent, now, grant[1])
         else:
-            held.believe(sent, grant.lease)
+            held.believe(sent, grant[1])
         due = held.due
         if terms.warn_after is not None:
             alarm = Alarm(now + terms.warn_after, terms.warn_after, self.runtime.stack())
@@ -122,7 +123,7 @@ class Core(Holding):
             listeners.tell(told)
         if ledger.closed:
             self.refuse_if_closed()
-        ledger.asking.discard(claim.id)
+        ledger.asking.discard(claim[1])
         return held
 
     def attempt_now(self, terms: Terms, timeout: float | None) -> Held | Attempt:
@@ -135,13 +136,42 @@ class Core(Holding):
             return begun
         claim, _, began = begun
         try:
-            answer = self._claim_now(claim, budget_for(claim.lease) / ATTEMPTS)
+            answer = self._claim_now(claim, first_budget(claim.lease))
             now = self.runtime.now()
             if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
                 return self.enter(terms, begun, began, now, answer, False)
         except BaseException as error:
             return self.attempt(terms, timeout, begun, error)
         return self.attempt(terms, timeout, begun, answer)
+
+    async def acquire_soon(
+        self, terms: Terms, timeout: float | None, made: Callable[[Held], T]
+    ) -> T:
+        """What is ``made`` of a hold, or `AcquireTimeout`. For tasks: a single coroutine in the
+        common case, where the backend can begin to ask without one."""
+        begun: Begun | None = None
+        answer: Granted | Busy | Differs | BaseException | None = None
+        if self._claim_soon is not None:
+            found = self.begin(terms, timeout)
+            if isinstance(found, Held):
+                return made(found)
+            begun = claim, _, began = found
+            try:
+                asked = self._claim_soon(claim, first_budget(claim[3]))
+                if asked is not None:
+                    answer = self.backend.claim_said(claim, await asked)  # type: ignore[attr-defined]
+                    now = self.runtime.now()
+                    if isinstance(answer, Granted) and now < began + answer[1] * BELIEF:
+                        return made(self.enter(terms, begun, began, now, answer, False))
+            except GeneratorExit:
+                self.ledger.asking.discard(claim.id)
+                raise
+            except BaseException as error:
+                answer = error
+        outcome = await self.attempt(terms, timeout, begun, answer)
+        if isinstance(outcome, Held):
+            return made(outcome)
+        await self.refuse(terms, timeout, outcome)
 
     async def attempt(
         self,
@@ -164,12 +194,7 @@ class Core(Holding):
                 if isinstance(answer, BaseException):
                     raise answer
                 if fresh:
-                    limit = budget_for(claim.lease) / ATTEMPTS
-                    asked = None if self._claim_soon is None else self._claim_soon(claim, limit)
-                    known: Granted | Busy | Differs | None = None
-                    if asked is not None:
-                        known = self.backend.claim_said(claim, await asked)  # type: ignore[attr-defined]
-                    answer = known or await self.backend.claim(claim, limit)
+                    answer = await self.backend.claim(claim, first_budget(claim.lease))
             except BackendError as error:
                 if not error.transient:
                     raise

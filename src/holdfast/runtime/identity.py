@@ -29,13 +29,12 @@ class _Local(threading.local):
 
 
 _local = _Local()
-_running_loop, _current_task = asyncio._get_running_loop, asyncio.current_task
 
 
 def current_owner() -> object:
-    loop = _running_loop()
+    loop = asyncio._get_running_loop()
     if loop is not None:
-        task = _current_task(loop)
+        task = asyncio.current_task(loop)
         if task is not None:
             return task
     return _local.owner
@@ -43,11 +42,16 @@ def current_owner() -> object:
 
 def current_asker(label: str) -> tuple[object, str]:
     """The owner, and the same for people, as `Who.encoded` writes it, remembered: it is hot."""
-    loop = _running_loop()
-    if loop is not None:
-        task = _current_task(loop)
-        if task is not None:
-            return task, _encoded(task.get_name(), label)
+    if asyncio._get_running_loop() is not None:
+        return task_asker(label)
+    return _local.owner, _encoded(_local.thread.name, label)
+
+
+def task_asker(label: str) -> tuple[object, str]:
+    """The same, where a loop is known to run."""
+    task = asyncio.current_task()
+    if task is not None:
+        return task, _encoded(task.get_name(), label)
     return _local.owner, _encoded(_local.thread.name, label)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import clock
 from holdfast.core.ports import Signal
-from holdfast.runtime.identity import current_asker, current_owner
+from holdfast.runtime.identity import current_owner, task_asker
 from holdfast.runtime.stacks import current_stack
 
 
@@ -47,7 +47,7 @@ class TaskRuntime:
 
     now = staticmethod(clock.now)
     owner = staticmethod(current_owner)
-    asker = staticmethod(current_asker)
+    asker = staticmethod(task_asker)
     stack = staticmethod(current_stack)
     mutex = staticmethod(threading.Lock)
 

@@ -8,12 +8,14 @@ answer is told so, and everybody who waits for a bell asks again, which connects
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from threading import get_ident
 from typing import Any
 
 import hiredis
+from hiredis import PushNotification
 
 from holdfast import clock
 from holdfast.backends.bells import Bells
@@ -78,18 +80,19 @@ class TaskLink(asyncio.Protocol):
         """Send, at once if nobody else does just now, else together with them."""
         if self.lost is not None:
             raise self.lost
-        asked, out, until = self._asked, self._out, clock.now() + budget
+        asked, until = self._asked, clock.now() + budget
         if until < self._timer_at:
             self._wake_at(until, budget)
         if not asked:
             self._transport.write(command)
         else:
+            out = self._out
             if not out:
                 self.loop.call_soon(self._flush)
             out.append(command)
-            if len(out) >= LOT:
+            if len(out) == LOT:
                 self._flush()  # so that the server works on these while we prepare more
-        future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
+        future: asyncio.Future[Any] = Future(loop=self.loop)
         asked.append((future, until))
         return future
 
@@ -143,7 +146,7 @@ class TaskLink(asyncio.Protocol):
             raise explained(refused, self._where)
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
+        reader, asked = self._reader, self._asked
         self._unread += len(data)
         try:
             if self._unread > MOST_BYTES:
@@ -151,10 +154,10 @@ class TaskLink(asyncio.Protocol):
             reader.feed(data)
             while (answer := reader.gets()) is not False:
                 self._unread = 0
-                if type(answer) is hiredis.PushNotification:
+                if type(answer) is PushNotification:
                     self._pushed(answer)
-                elif self._asked:
-                    future = self._asked.popleft()[0]
+                elif asked:
+                    future = asked.popleft()[0]
                     if not future.done():
                         future.set_result(answer)
                 else:
@@ -250,13 +253,13 @@ class TaskTransport:
     def send(self, command: bytes, budget: float) -> Awaitable[Any]:
         link = self._link
         if (
-            link is None
-            or link.lost is not None
-            or not link.is_here()
-            or link.generation != self._address.generation
+            link is not None
+            and link.lost is None
+            and (getattr(link.loop, "_thread_id", 0) == get_ident() or link.is_here())
+            and link.generation == self._address.generation
         ):
-            return self._send_when_ready(command, budget)
-        return link.ask(command, budget)
+            return link.ask(command, budget)
+        return self._send_when_ready(command, budget)
 
     async def _send_when_ready(self, command: bytes, budget: float) -> Any:
         return (await self.calls([command], budget))[0]
