@@ -117,7 +117,7 @@ def test_a_store_that_is_away_is_asked_more_and_more_seldom(limit, first, longes
 
 def test_giving_up_on_a_store_that_is_broken_still_says_that_time_is_over(holdfast_client):
     scripted(holdfast_client, "claim", Busy(1.0, 1))
-    scripted(holdfast_client, "inspect", BackendError("gone"))
+    scripted(holdfast_client, "inspect", *[BackendError("gone")] * 2)
     with pytest.raises(AcquireTimeout, match="could not be asked") as refused:
         holdfast_client.lock("n").acquire(timeout=0)
     assert refused.value.snapshot is None

@@ -163,7 +163,7 @@ def test_a_run_that_ends_with_its_period_leaves_no_mark(holdfast_client, holdfas
 
 
 def test_a_turn_whose_clock_cannot_be_read_is_given_back(holdfast_client):
-    failing(holdfast_client.core.backend, "inspect", BackendError("away"))
+    failing(holdfast_client.core.backend, "inspect", *[BackendError("away")] * 2)
     job = holdfast_client.once_every("1d", name="job")(lambda: "ran")
     with pytest.raises(BackendError, match="away"):
         job()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from holdfast.core.acquire import first_budget, leave, obtain
@@ -23,10 +23,10 @@ from holdfast.core.terms import Terms
 from holdfast.errors import AcquireTimeout, BackendError, NotHeld, WouldDeadlock
 from holdfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
 
+T = TypeVar("T")
 log = logging.getLogger("holdfast")
 Begun = tuple[Claim, object, float]  # what is asked for, by whom, since when
 Attempt = Coroutine[Any, Any, Held | Snapshot | None]
-T = TypeVar("T")
 _new = tuple.__new__  # of a named tuple, without the wrapper that takes keywords: it is hot
 
 
@@ -68,8 +68,10 @@ class Core(Holding):
         """Say that the time is over: `AcquireTimeout`, which names the holder."""
         if outcome is None:
             try:
-                limit = budget_for(terms.lease) / 2
-                outcome = await self.backend.inspect(terms.name, limit, terms.layout)
+                outcome = await self._look(
+                    lambda limit: self.backend.inspect(terms.name, limit, terms.layout),
+                    budget_for(terms.lease) / 2,
+                )
             except BackendError:
                 outcome = None  # the time is over either way; who was in the way stays unsaid
         raise AcquireTimeout(
@@ -276,10 +278,26 @@ class Core(Holding):
         self.ledger.listeners = listeners
 
     async def inspect(self, name: str, layout: str = "") -> Snapshot:
-        return await self.backend.inspect(name, MAX_BUDGET, layout)
+        return await self._look(lambda limit: self.backend.inspect(name, limit, layout), MAX_BUDGET)
 
     async def names(self, prefix: str) -> Iterable[str]:
-        return await self.backend.names(prefix, MAX_BUDGET)
+        return await self._look(lambda limit: self.backend.names(prefix, limit), MAX_BUDGET)
+
+    async def _look(self, ask: Callable[[float], Awaitable[T]], limit: float) -> T:
+        """What the store says to a question that changes nothing. It is asked again, once, if it
+        failed soon: a server may close a connection in the very moment in which we ask on it, and
+        to ask on another is all that it takes. Both together have ``limit``, so a store that is
+        away costs no more time than before. The budget is not divided, because a walk over many
+        names may need all of it."""
+        until = self.runtime.now() + limit
+        try:
+            return await ask(limit)
+        except BackendError as error:
+            rest = until - self.runtime.now()
+            # With less than half, the second error would only say how little was left.
+            if not error.transient or rest < limit / 2:
+                raise
+        return await ask(rest)
 
     async def break_hold(self, name: str, fence: int) -> bool:
         broken = await self.backend.break_hold(name, fence, MAX_BUDGET)
