@@ -58,14 +58,13 @@ class Neighbours:
 
     def home(self) -> str:
         """Our home; on first use it is made, and made again if somebody cleaned it away."""
-        now = clock.now()
-        if self._home and now - self._seen_at < LOOK_EVERY:
-            return self._home
+        now, home = clock.now(), self._home  # read once: another thread may be moving
+        if home and now - self._seen_at < LOOK_EVERY:
+            return home
         try:
             with self._mutex:
                 if not self._home or not self._still_there():
-                    self._give_up()
-                    self._home = self._settle(secrets.token_hex(8))
+                    self._move()
                 self._seen_at = now
             if self._bells:
                 self._open_bell()
@@ -85,9 +84,15 @@ class Neighbours:
         except FileNotFoundError:
             return False
 
+    def _move(self) -> None:
+        """Into a new home, and the folder is made if it is gone. Under the mutex. What the store
+        still has under the old one is ended by nobody but its lease: its life file is missing."""
+        self._give_up()
+        self._home = self._settle(secrets.token_hex(8))
+
     def _settle(self, home: str) -> str:
         """Made under another name, so that nobody sees it before it is locked."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(self._folder)
         unseen = self._folder / f".{home}.new"
         self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._life, fcntl.LOCK_EX)
@@ -268,20 +273,32 @@ class Neighbours:
         self._bells.ring(parts[0], grant)
 
     def _open_bell(self) -> None:
-        home = self.home()
+        self.home()
         with self._mutex:
             if self._bell is not None:
                 return
-            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            bell.setblocking(False)
             try:
-                bell.bind(self._socket_path(home))
+                try:
+                    self._bell = self._bound()
+                except FileNotFoundError:
+                    # The folder was deleted since we looked at our home. Who waits asks again after
+                    # this, because the bell is new, and so says where it lives now.
+                    self._move()
+                    self._bell = self._bound()
             except OSError as error:
-                bell.close()
                 raise BackendError(f"no bell for {self._folder}: {error}") from error
-            self._bell = bell
             self._bell_since = clock.now()
         self.changed()
+
+    def _bound(self) -> socket.socket:
+        bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            bell.setblocking(False)
+            bell.bind(self._socket_path(self._home))
+        except BaseException:
+            bell.close()
+            raise
+        return bell
 
     def _path(self, home: str, kind: str) -> str:
         return f"{self._folder}/{home}.{kind}"
@@ -293,12 +310,11 @@ class Neighbours:
             return path
         if self._folder_fd < 0:
             self._folder_fd = os.open(self._folder, os.O_RDONLY)
-        short = f"/proc/self/fd/{self._folder_fd}"
-        if not os.path.exists(short):
+        if not os.path.exists("/proc/self/fd"):
             raise ConfigurationError(
                 f"{self._folder} is too long for a socket on this system: use a shorter path"
             )
-        return f"{short}/{home}.bell"
+        return f"/proc/self/fd/{self._folder_fd}/{home}.bell"
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -312,15 +328,15 @@ class Neighbours:
             if self._sender is not None:
                 self._sender.close()
                 self._sender = None
-            for descriptor in (self._folder_fd, *self._processes.values()):
+            for descriptor in self._processes.values():
                 if descriptor >= 0:
                     os.close(descriptor)
             self._attended.clear()
             self._processes.clear()
-            self._folder_fd = -1
 
     def _give_up(self) -> str:
-        """Close what is open of our home; which it was."""
+        """Close what is open of our home; which it was. The folder too: if it was deleted, its
+        descriptor leads to no other, and a long path goes through that."""
         home, self._home = self._home, ""
         if self._bell is not None:
             self._bell.close()
@@ -328,6 +344,9 @@ class Neighbours:
         if self._life >= 0:
             os.close(self._life)
             self._life = -1
+        if self._folder_fd >= 0:
+            os.close(self._folder_fd)
+            self._folder_fd = -1
         return home
 
     def before_fork(self) -> None:
@@ -340,3 +359,11 @@ class Neighbours:
         self._mutex = threading.Lock()
         self._bells.clear()
         self.close(ours=False)
+
+
+def make_folders(folder: Path) -> None:
+    """The folders that are missing, each for this user alone."""
+    for above in (*reversed(folder.parents), folder):
+        with contextlib.suppress(FileExistsError):
+            if not above.exists():
+                above.mkdir(mode=0o700)

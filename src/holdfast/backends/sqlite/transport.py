@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from holdfast import clock
 from holdfast.backends.sqlite import book
 from holdfast.backends.sqlite.fences import FenceClock
-from holdfast.backends.sqlite.neighbours import Neighbours
+from holdfast.backends.sqlite.neighbours import Neighbours, make_folders
 from holdfast.errors import BackendError
 
 T = TypeVar("T")
@@ -370,14 +370,6 @@ class Patience:
         longest = LONGEST_PAUSE_OPENING if isinstance(busy, Opening) else LONGEST_PAUSE
         self._pause = min(self._pause * 1.5, longest)
         return self._pause * (0.5 + random.random())
-
-
-def make_folders(folder: Path) -> None:
-    """The folders that are missing, each for this user alone."""
-    for above in (*reversed(folder.parents), folder):
-        with contextlib.suppress(FileExistsError):
-            if not above.exists():
-                above.mkdir(mode=0o700)
 
 
 def boot_id() -> str:
