@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
 import socket
 import sqlite3
@@ -161,3 +162,23 @@ def test_a_home_that_is_made_again_has_a_bell_again(deep: Path) -> None:
         f"{after}.bell",
     }
     ours.close()
+
+
+def test_who_moved_while_somebody_looked_at_its_old_home_is_not_taken_for_dead(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = path.with_name("locks.db.d")
+    ours, theirs = Neighbours(folder), Neighbours(folder)
+    home = theirs.home()
+    flock = fcntl.flock
+
+    def deleted_in_between(life: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        theirs._seen_at -= neighbours.LOOK_EVERY  # it looks again
+        assert theirs.home() != home
+        flock(life, how)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_in_between)
+    assert not ours.is_dead(home), "what it holds would be given to another"
+    theirs.close()

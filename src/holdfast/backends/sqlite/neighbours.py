@@ -122,13 +122,15 @@ class Neighbours:
 
     def is_dead(self, home: str) -> bool:
         """Is that process gone, for good? False also means "cannot tell"."""
+        path = self._path(home, "life")
         try:
-            life = os.open(self._path(home, "life"), os.O_RDONLY)
+            life = os.open(path, os.O_RDONLY)
         except OSError:
             return False
         try:
             fcntl.flock(life, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
+            # Deleted since we opened it, it proves nothing: who lived there may have moved.
+            return os.path.exists(path)
         except OSError:
             return False
         finally:
