@@ -70,3 +70,19 @@ def test_a_release_that_nobody_awaits_to_its_end_ends_quietly() -> None:
         del backend.release, backend.leave
 
     in_a_loop(scene)
+
+
+def test_an_acquire_that_nobody_awaits_to_its_end_ends_quietly() -> None:
+    """The same: and who closes the client does not wait for it."""
+
+    async def scene(client: holdfast.aio.Client, backend: Any) -> None:
+        client.core._claim_soon = lambda *said: asyncio.get_running_loop().create_future()
+        backend.claim = backend.leave = None  # whoever asked would not be quiet
+        entering = client.lock("a").__aenter__()
+        entering.send(None)
+        assert client.core.ledger.asking
+        entering.close()
+        assert not client.core.ledger.asking and not client.core.ledger.kept
+        del backend.claim, backend.leave
+
+    in_a_loop(scene)

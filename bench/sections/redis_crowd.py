@@ -5,10 +5,12 @@ from just before the release is asked for until the next one, another contender,
 contains the release's own step at the store. All processes read the same CLOCK_MONOTONIC.
 
 The floor is two processes that take turns on bare sockets: each pushes to the other's list and
-blocks on its own, two commands a turn. Commands are counted by the server (INFO commandstats) while
-everybody stands in the queue. A failed try is what is asked in vain: by holdfast, each script
-beyond the one that claims and the one that releases (refreshes of places too); by the others, each
-SET that found the name taken.
+blocks on its own, two commands a turn. The limit of the order of arrival is the same crowd on bare
+sockets, without a library (`_bare_crowd`).
+
+Commands are counted by the server (INFO commandstats) while everybody stands in the queue. A failed
+try is what is asked in vain: by holdfast, each script beyond the one that claims and the one that
+releases (refreshes of places too); by the others, each SET that found the name taken.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import redis_lock
 
 import holdfast
 
+from ._bare_crowd import LEAST, OURS, bare_entrance
 from ._crew import Ready, together, wait_until
 from ._line import Line, at_least, at_most, number, times
 from ._redis import LEASE, SENT, Bare, Server, more, packed
@@ -40,6 +43,7 @@ SIZES = (1, 10, 50, LARGEST)
 SETTLE = 0.5  # seconds until everybody stands in the queue
 PATIENCE = 10.0
 OTHERS = ("redis-py Lock", "python-redis-lock")
+BARE = (LEAST, OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Contest:
 def measure(quick: bool) -> list[Line]:
     rounds, seconds, sizes = (1, 0.6, (1, LARGEST)) if quick else (3, 1.5, SIZES)
     contests = [Contest("turns", 1), *(Contest("holdfast", size) for size in sizes)]
+    contests += [Contest(bare, LARGEST) for bare in BARE]
     if quick:
         contests.append(Contest("python-redis-lock", LARGEST))
     else:
@@ -99,6 +104,7 @@ def _lines(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
     floor = f"bare turns {number(turns.rate)}/s"
     if largest:
         lines = [times(f"{who}: hand-overs", ours.rate, "/s", floor, ratio, OF_THE_TURNS)]
+        lines += _limits(contest, found)
     else:
         lines = [Line(f"{who}: hand-overs", ours.rate, "/s", floor, f"{ratio:.2f}×")]
     others = {name: middle(found[key]) for name in OTHERS if (key := _twin(contest, name)) in found}
@@ -138,6 +144,23 @@ def _lines(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
         at_most(FAILED, failed.what, failed.value, "", failed.against),
         line("connections", "connections"),
     ]
+
+
+def _limits(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
+    """What the order of arrival costs without a library, and what of that is left with ours."""
+    lines = []
+    for bare in BARE:
+        theirs = found[_twin(contest, bare)]
+        rate, floor = middle(theirs).rate, found[Contest("turns", 1)]
+        of_turns = median(a.rate / b.rate for a, b in zip(theirs, floor, strict=True))
+        left = median(a.rate / b.rate for a, b in zip(found[contest], theirs, strict=True))
+        who = f"{contest.waiting} wait"
+        turns = f"bare turns {number(middle(floor).rate)}/s"
+        lines.append(Line(f"{who}: {bare}", rate, "/s", turns, f"{of_turns:.2f}×"))
+        ours = middle(found[contest]).rate
+        against = f"{bare} {number(rate)}/s"
+        lines.append(Line(f"{who}: hand-overs", ours, "/s", against, f"{left:.2f}×"))
+    return lines
 
 
 def _twin(contest: Contest, subject: str) -> Contest:
@@ -199,7 +222,10 @@ def _member(
 def _entrance(subject: str, port: int, name: str) -> Iterator[Entrance]:
     """How to enter: a context manager that gives the fence, or 0."""
     plain = redis.Redis("127.0.0.1", port)
-    if subject == "holdfast":
+    if subject in BARE:
+        with bare_entrance(port, name, subject) as enter:
+            yield enter
+    elif subject == "holdfast":
         with holdfast.connect(f"redis://127.0.0.1:{port}/0") as client:
 
             @contextmanager

@@ -29,7 +29,6 @@ BELIEF = 1.0 - DRIFT
 NEVER = float("-inf")
 HISTOGRAM_BUCKETS = 40
 MOST_BITS = 64  # of a duration in µs: half a million years
-MOST_UNSORTED = 1000
 SLACK = 0.001
 
 
@@ -218,9 +217,7 @@ class Ledger:
         self.abandoned: dict[str, tuple[Claim, float]] = {}
         self.reentered = self.contended = self.timed_out = 0
         self.lost = self.renewals = self.renew_errors = 0
-        # How long was waited for each hold, and how long each lasted: not in their buckets yet.
-        self.waited: list[float] = []
-        self.lasted: list[float] = []
+        # How many holds were waited for, and how many lasted, so many µs (by their bits).
         self.wait_time = [0] * MOST_BITS
         self.hold_time = [0] * MOST_BITS
 
@@ -229,25 +226,17 @@ class Ledger:
         claim = held.claim
         self.by_owner[claim[0], held.owner] = held
         self.kept[claim[1]] = held
-        self.waited.append(waited)
+        self.wait_time[int(waited * 1e6).bit_length()] += 1
 
     @property
     def acquired(self) -> int:
         """How many holds there were so far."""
-        return len(self.waited) + sum(self.wait_time)
+        return sum(self.wait_time)
 
     @property
     def released(self) -> int:
         """How many of them have ended, and were not lost."""
-        return len(self.lasted) + sum(self.hold_time) - self.lost
-
-    def _sort(self) -> None:
-        """Put durations into their buckets, many at a time: it is not worth a step of each cycle.
-        Under the mutex."""
-        for durations, buckets in ((self.waited, self.wait_time), (self.lasted, self.hold_time)):
-            for seconds in durations:
-                buckets[int(seconds * 1e6).bit_length()] += 1
-            durations.clear()
+        return sum(self.hold_time) - self.lost
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
         """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
@@ -258,10 +247,8 @@ class Ledger:
             self.lost += 1
         else:
             self.forget(held)
-        lasted, durations = now - held.acquired_at, self.lasted
-        durations.append(lasted)
-        if len(durations) >= MOST_UNSORTED:
-            self._sort()
+        lasted = now - held.acquired_at
+        self.hold_time[int(lasted * 1e6).bit_length()] += 1
         if held.told is not None:
             held.lasted = lasted
 
@@ -327,7 +314,6 @@ class Ledger:
 
     def statistics(self) -> Statistics:
         with self.mutex:
-            self._sort()
             return Statistics(
                 self.acquired,
                 self.reentered,

@@ -158,8 +158,10 @@ class TaskLink(asyncio.Protocol):
                     self._pushed(answer)
                 elif asked:
                     future = asked.popleft()[0]
-                    if not future.done():
+                    try:
                         future.set_result(answer)
+                    except asyncio.InvalidStateError:
+                        pass  # who asked was cancelled
                 else:
                     raise hiredis.ProtocolError("an answer that nobody asked for")
         except hiredis.HiredisError as error:
