@@ -51,14 +51,14 @@ class Contender:
         self.bare = Bare(port)
         self.bare.ask(packed("HELLO", "3"))  # a bell is told apart from an answer
         self.bare.ask(packed("SUBSCRIBE", channel_of(who)))
-        key, micros = f"hf:{{default:{name}}}", str(LEASE * 1_000_000)
-        keys = ("3", key, f"{key}:q", f"{key}:w")
         if scripts == LEAST:
-            claim, release, said = LEAST_CLAIM, LEAST_RELEASE, [str(LEASE * 1000)]
-            told = said
+            key, claim, release = f"least:{name}", LEAST_CLAIM, LEAST_RELEASE
+            said = told = [str(LEASE * 1000)]
         else:
-            claim, release, told = CLAIM.source, RELEASE.source, []
-            said = [micros, "1", "1", f"{micros} 1 1 {who} host 12345 thread"]
+            key, claim, release = f"hf:{{default:{name}}}", CLAIM.source, RELEASE.source
+            micros = str(LEASE * 1_000_000)
+            said, told = [micros, "1", "1", f"{micros} 1 1 {who} host 12345 thread"], []
+        keys = ("3", key, f"{key}:q", f"{key}:w")
         shas = [
             self.bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode()
             for source in (claim, release)
