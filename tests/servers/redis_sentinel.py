@@ -198,7 +198,14 @@ class RedisSentinels:
             known = int(facts["num-slaves"]), int(facts["num-other-sentinels"])
             if known != (SERVERS - 1, SERVERS - 1) or facts["flags"] != "master":
                 return False
-        return True
+        return self.replicates(number)
+
+    def replicates(self, number: int) -> bool:
+        """What is written there arrives at the others. A replica counts as online while it still
+        loads what it was sent, and is sent no more until it has."""
+        with self.servers[number].client(single_connection_client=True) as client:
+            client.set("arrives", "at all", px=1000)
+            return bool(client.execute_command("WAIT", SERVERS - 1, 1000) == SERVERS - 1)
 
     def wait_until_whole(self) -> None:
         _until(self.is_whole, "one master with two replicas")

@@ -257,7 +257,7 @@ class TaskTransport:
         if (
             link is not None
             and link.lost is None
-            and (getattr(link.loop, "_thread_id", 0) == get_ident() or link.is_here())
+            and link.is_here()
             and link.generation == self._address.generation
         ):
             return link.ask(command, budget)
