@@ -13,7 +13,7 @@ from holdfast import BackendError
 
 Make = Callable[..., Agent]
 Look = Callable[[Any, str], Any]
-SLACK = 0.1 + 0.25  # what is promised, and what a noisy machine takes
+SLACK = 0.1 + 0.6  # what is promised, and what a noisy machine takes; two budgets would be more
 
 LOOKS: dict[str, Look] = {
     "inspect": lambda client, name: client.inspect(name),
@@ -67,7 +67,7 @@ def test_a_server_that_is_silent_costs_one_budget_and_not_two(
     connected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    budget = 0.6
+    budget = 1.0
     monkeypatch.setattr("holdfast.core.locks.MAX_BUDGET", budget)
     mine = agent(far)
     if connected:
