@@ -160,12 +160,19 @@ class Storm:
         until, late = clock.now() + PATIENCE, since + LATE * self.leases[name]
         while not (record := self.ask("first", name, since, but)):
             if (now := clock.now()) > min(until, late):
-                with holdfast.connect(self.url(self.ports())) as client:
-                    self.late.append(f"{now - since:.2f} s, {self.near}, {client.inspect(name)}")
+                self.late.append(f"{now - since:.2f} s, {self.near}, {self.seen(name)}")
                 assert now <= until, f"nobody got it any more: {self.late[-1]}"
                 late += self.leases[name]
             time.sleep(POLL)
         return float(record[6])
+
+    def seen(self, name: str) -> object:
+        """Who has it and who waits, or why that cannot be asked just now."""
+        try:
+            with holdfast.connect(self.url(self.ports())) as client:
+                return client.inspect(name)
+        except holdfast.BackendError as error:
+            return error
 
     def catch(self, names: Sequence[str], pids: Sequence[int] = ()) -> dict[str, int]:
         """Holders of these names that now wait for our answer; name → pid."""
