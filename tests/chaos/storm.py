@@ -288,6 +288,7 @@ class Storm:
         ]
         self.random.shuffle(faults)
         for fault in faults:
+            print(f"{clock.now():.3f} {fault.__name__}")  # shown beside what went wrong
             fault()
             self.calm()
 
