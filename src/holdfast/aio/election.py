@@ -29,7 +29,8 @@ class Leadership(Lock):
         return await self._gained(await super().acquire(timeout=timeout, **foreign))
 
     async def __aenter__(self) -> Hold:
-        return self._begin(await self.acquire())
+        hold = await self.acquire()
+        return self._begun(hold._held, hold)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """The lead, or None: at once, or after waiting ``timeout`` seconds."""

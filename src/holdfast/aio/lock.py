@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import Task, current_task
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Never
@@ -30,17 +30,16 @@ class Lock(LockFace[Hold]):
     def _made(self, held: Held) -> Hold:
         return Hold(self._client, held, self._on_lost, self._terms.take)
 
-    def _entered_by(self, held: Held) -> Hold:
-        return self._begin(Hold(self._client, held, self._on_lost, self._terms.take))
-
-    def _begin(self, hold: Hold) -> Hold:
-        """A block of the current task begins."""
-        owner = hold._held.owner
+    def _begun(self, held: Held, hold: Hold | None = None) -> Hold:
+        """The same, and a block of the current task begins with it."""
+        if hold is None:
+            hold = Hold(self._client, held, self._on_lost, self._terms.take)
+        owner = held.owner
         self._push(owner, hold)
-        if self._terms.owner is None and isinstance(owner, asyncio.Task):
+        if self._terms.owner is None and isinstance(owner, Task):
             hold._enter(owner)
         else:
-            hold._enter(asyncio.current_task())
+            hold._enter(current_task())
         return hold
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
@@ -61,7 +60,7 @@ class Lock(LockFace[Hold]):
         return bool((await self._client.core.inspect(terms.name, terms.layout)).holders)
 
     def __aenter__(self) -> Coroutine[Any, Any, Hold]:
-        return self._client.core.acquire_soon(self._terms, self._timeout, self._entered_by)
+        return self._client.core.acquire_soon(self._terms, self._timeout, self._begun)
 
     def __aexit__(
         self,
@@ -71,7 +70,7 @@ class Lock(LockFace[Hold]):
     ) -> Coroutine[Any, Any, None]:
         owner = self._terms.owner
         if owner is None:
-            owner = asyncio.current_task() or self._owner()
+            owner = current_task() or self._owner()
         return self._pop(owner).__aexit__(kind, error, trace)
 
 

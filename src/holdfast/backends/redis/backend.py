@@ -194,9 +194,10 @@ class RedisBackend:
 
     def _ask_claim(self, claim: Claim, budget: float) -> Any:
         """The reply, or what to await for it. None: ask the long way."""
-        if claim.layout or claim.take > claim.slots:
+        name, _, _, _, slots, take, _, _, layout = claim
+        if layout or take > slots:
             return None
-        command = claiming(claim, self.home_of(claim.name), self._claim_head)
+        command = claiming(claim, self.home_of(name), self._claim_head)
         return self._transport.send(command, budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
