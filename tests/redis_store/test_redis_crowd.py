@@ -109,7 +109,10 @@ def test_who_listens_to_a_replica_hears_of_no_grant_that_was_none(slots: int, na
     from servers.redis_server import RedisServer
 
     with RedisServer() as master, RedisServer() as replica:
+        master.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
         replica.call("REPLICAOF", "127.0.0.1", master.port)
+        # Before anybody stands in line: nobody refreshes their places here.
+        until(lambda: master.call("INFO", "replication").get("connected_slaves") == 1)
         with replica.client().pubsub() as ear, holdfast.connect(master.url) as client:
             desk: Any = client._backend
             ear.subscribe("hf:bell:0123456789abcdef", "done")
@@ -120,7 +123,6 @@ def test_who_listens_to_a_replica_hears_of_no_grant_that_was_none(slots: int, na
             row = master.call("HGET", places, deaf.id).split(b" ")
             row[6] = b"0123456789abcdef"  # it listened when the replica was the master
             master.call("HSET", places, deaf.id, b" ".join(row))
-            until(lambda: master.call("INFO", "replication").get("connected_slaves") == 1)
             until(lambda: master.call("WAIT", 1, 100) == 1)
             assert run(desk.release(first, BUDGET))
             assert [h.who.thread for h in run(desk.inspect(name, BUDGET)).holders] == ["c"]
