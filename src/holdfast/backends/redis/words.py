@@ -20,7 +20,7 @@ from holdfast.model import LATCH, Claim
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "%{}")
 _is_safe = re.compile(f"[{re.escape(_SAFE)}]*").fullmatch
 THREE_KEYS = b"$1\r\n3\r\n"
-# To format them anew would be half of what a claim's words cost.
+# To format one anew each time costs a quarter of putting a command together.
 _LENGTHS = [b"$%d\r\n" % length for length in range(256)]
 
 
