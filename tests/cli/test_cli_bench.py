@@ -12,6 +12,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import sys
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 
 SECRET = "swordfish"
 SHORT = ("--seconds", "0.4", "--rounds", "2", "--processes", "2", "--contenders", "1,3")
+CROWD = """
+import sys, threading, holdfast
+lock = holdfast.connect(sys.argv[1], namespace="bench-2").lock("name", lease=60)
+for _ in range(1 + 3):
+    threading.Thread(target=lock.acquire).start()
+"""
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -265,6 +272,17 @@ def test_what_a_killed_process_held_is_swept_away_and_nothing_else(
         assert client.inspect("bystander").holders
 
 
+def test_who_stood_in_the_queue_is_swept_away_too(start: Start, redis_server: RedisServer) -> None:
+    """Of a process that cannot be told from a living one, and never comes for what it is given."""
+    url = database(redis_server, 9)
+    stopped = start(sys.executable, "-c", CROWD, url)
+    with holdfast.connect(url, namespace="bench-2") as client:
+        wait_until(lambda: len(client.inspect("name").waiters) == 3, "not all wait")
+        stopped.send_signal(signal.SIGSTOP)
+        _sweep([Store("Redis", url, url, False)], "bench-2")
+        assert client.names() == []
+
+
 def test_a_server_that_goes_away_is_one_line_and_code_69(running: Running) -> None:
     running.server.kill()
     code, err = running.ended()
@@ -317,6 +335,13 @@ def test_rounds_are_shown_by_their_median_and_faults_by_their_sum() -> None:
         Outcome(rate, 1, 1, 1, 1, 1, float("nan"), overlaps=1, given_up=0) for rate in (5, 9, 6)
     ]
     assert (middle(rounds).handovers, middle(rounds).overlaps) == (6, 3)
+
+
+def test_every_picture_says_the_same_figure() -> None:
+    """4,250.00000000005 is 4.3k, and 4,250 is 4.2k: so it is rounded once, for all of them."""
+    count = 1700 / (0.4 - 5e-15)
+    found = middle([Outcome(count, 1, 1, 1, 1, 1, 1, overlaps=0, given_up=0)])
+    assert count > 4250 and found.handovers == found.for_scripts()["handovers"] == 4250
 
 
 def test_two_inside_at_once_are_found_and_fail_the_run(

@@ -36,8 +36,7 @@ class Outcome:
     def for_scripts(self) -> dict[str, float | None]:
         """JSON knows no NaN."""
         return {
-            key: None if math.isnan(value) else round(value, 4)
-            for key, value in asdict(self).items()
+            key: None if math.isnan(value) else value for key, value in asdict(self).items()
         }
 
 
@@ -75,14 +74,15 @@ def outcome(
 
 
 def middle(rounds: Sequence[Outcome]) -> Outcome:
-    """The median of the rounds, in each respect; of what must not happen, the sum."""
+    """The median of the rounds, in each respect; of what must not happen, the sum. Rounded here,
+    once: the table, the chart and the JSON say the same figure."""
 
     def of(field: str) -> float:
         values: list[float] = [getattr(outcome, field) for outcome in rounds]
         if field in ("overlaps", "given_up"):
             return sum(values)
         known = [value for value in values if not math.isnan(value)]
-        return median(known) if known else math.nan
+        return round(median(known), 4) if known else math.nan
 
     return Outcome(**{field.name: of(field.name) for field in fields(Outcome)})
 
