@@ -35,9 +35,7 @@ class Outcome:
 
     def for_scripts(self) -> dict[str, float | None]:
         """JSON knows no NaN."""
-        return {
-            key: None if math.isnan(value) else value for key, value in asdict(self).items()
-        }
+        return {key: None if math.isnan(value) else value for key, value in asdict(self).items()}
 
 
 def outcome(
