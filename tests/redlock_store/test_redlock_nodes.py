@@ -211,3 +211,27 @@ def test_an_acquire_that_took_most_of_its_lease_is_not_believed_and_given_back(n
     finally:
         for proxy in proxies:
             proxy.__exit__(None, None, None)
+
+
+class Restless(list[str]):
+    """Where our bells are heard, while a listener begins at every node: each look sees more."""
+
+    def __init__(self, size: int) -> None:
+        self.looks = 0
+        super().__init__("." * size)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks += 1
+        return iter(["."] * len(self) if self.looks == 1 else ["ear"] * len(self))
+
+
+def test_a_listener_that_begins_while_somebody_asks_is_in_nobodys_way(nodes):
+    """It does so on a thread of its own."""
+    with holdfast.connect(nodes.url) as client:
+        with client.lock("a"):
+            pass  # they are founded
+        voters = client._backend._voters
+        voters.homes = Restless(voters.size)
+        with client.lock("a") as hold:
+            assert hold.is_held
+        assert voters.homes.looks == 1

@@ -187,16 +187,17 @@ class Asking:
         voters, asking = self._voters, next(self._asks.numbers)
         began = voters.now()
         tally = Tally(voters.size, [claim.lease for claim in claims])
+        homes = list(voters.homes)  # once: who listens for us may begin or end at any moment
         heard = {
             home: voting(
                 claims, asking, self._proposal(began), home if make else home.replace(".", ""),
                 make=make, stop=make,
             )
-            for home in set(voters.homes)
+            for home in set(homes)
         }  # fmt: skip
         settled = False
         try:
-            calls = [heard[home] for home in voters.homes]
+            calls = [heard[home] for home in homes]
             replies = await self.ask(calls, tally.enough, budget)
             tally.count(replies)
             if await self._are_new(tally, budget) and not founded:
