@@ -18,18 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import hiredis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.backends.bells import Bells
+from direct_transport import DirectTransport
 from holdfast.backends.memory import MemoryStore, open_memory
 from holdfast.backends.redis import scripts
+from holdfast.backends.redis.answers import claimed
 from holdfast.backends.redis.backend import RedisBackend
 from holdfast.backends.redis.bell import channel_of, delivered
-from holdfast.backends.redis.conditions import ServerError
+from holdfast.backends.redis.lots import Lot
+from holdfast.backends.redis.words import claim_words, keys_of
 from holdfast.backends.sqlite.backend import SqliteBackend
 from holdfast.backends.sqlite.neighbours import Neighbours
 from holdfast.backends.sqlite.store import PipeEar, SqliteStore
@@ -46,7 +47,7 @@ from holdfast.model import (
     Snapshot,
 )
 from holdfast.runtime.blocking import ThreadSignal, run
-from holdfast.testing.miniredis import MiniError, MiniRedis
+from holdfast.testing.miniredis import MiniRedis
 
 BUDGET = 30.0
 SIZES = {"lock": 1, "semaphore": 3, "read-write": ALL_SLOTS}
@@ -122,41 +123,6 @@ class Side:
 
     def fence(self, order: int) -> int:
         return self.fences[order][1]
-
-
-class DirectTransport:
-    """Commands reach the small Redis at once, and bells the other client."""
-
-    suspends = False
-
-    def __init__(self, home: str) -> None:
-        self.bells = Bells()
-        self.home = home
-        self.server: MiniRedis
-
-    def send(self, command: bytes, budget: float) -> Any:
-        reader = hiredis.Reader()
-        reader.feed(command)
-        try:
-            return self.server.call(*reader.gets())
-        except MiniError as error:
-            return ServerError(str(error))
-
-    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        return [self.send(command, budget) for command in commands]
-
-    async def listen(self, since: float) -> bool:
-        return False
-
-    async def hear(self, timeout: float | None) -> None:
-        """Bells came at once."""
-
-    def poke(self) -> None: ...
-
-    def distrust(self, why: str) -> None:
-        raise AssertionError("the small Redis answered nonsense")
-
-    def close(self) -> None: ...
 
 
 def blurred(answer: Any) -> Any:
@@ -421,6 +387,26 @@ class Twins(RuleBasedStateMachine):
         for claim, answer in zip(claims, answers, strict=False):
             self.answered(claim, answer)
 
+    @rule(
+        client=clients,
+        several=st.lists(st.tuples(all_names, numbers), min_size=2, max_size=6, unique=True),
+        lease=leases,
+        wait=st.booleans(),
+    )
+    def claim_each_for_itself(
+        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+    ) -> None:
+        """On Redis in one call, as tasks that ask at the same time do."""
+        sizes = self.sizes | GATES
+        claims = [
+            self.made(name, number, lease, sizes[name], 1, name != "barrier", wait)
+            for name, number in several
+        ]
+        claims = [claim for claim in claims if claim.take <= claim.slots]
+        names = [claim.name for claim in claims]
+        for claim, answer in zip(claims, self.all(client, _each(claims), *names), strict=True):
+            self.answered(claim, answer)
+
     @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
     def release_many(self, client: int, which: set[int]) -> None:
         claims = list({claim.id: claim for claim in map(self.picked, sorted(which))}.values())
@@ -578,6 +564,21 @@ class Twins(RuleBasedStateMachine):
         """Not after every step: looking buries the dead, and the verbs must do without that."""
         known = {one.fence for one in self.alive() if one.name == name}
         assert {holder.fence for holder in self.look(client, name).holders} == known
+
+
+def _each(claims: Sequence[Claim]) -> Ask:
+    async def ask(backend: Backend, side: Side) -> Any:
+        if not isinstance(backend, RedisBackend):
+            return [await backend.claim(claim, BUDGET) for claim in claims]
+        lot = Lot(scripts.CLAIM)
+        for claim in claims:
+            lot.keys.append(keys_of(claim.name)[2])
+            lot.words.append(claim_words(claim, backend.home_of(claim.name)))
+        reply = backend._transport.send(lot.command(), BUDGET)
+        replies = [reply] if len(claims) == 1 else reply
+        return [claimed(one, claim.lease) for one, claim in zip(replies, claims, strict=True)]
+
+    return ask
 
 
 async def _as_list(names: Coroutine[Any, Any, Any]) -> list[str]:

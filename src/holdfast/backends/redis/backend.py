@@ -23,9 +23,11 @@ from holdfast.backends.redis.answers import (
     seen_waiting,
 )
 from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
+from holdfast.backends.redis.lots import alone
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
     Plan,
+    claim_words,
     claiming,
     claiming_many,
     key_of,
@@ -33,27 +35,20 @@ from holdfast.backends.redis.words import (
     micros,
     name_of,
     planned,
+    release_words,
     releasing,
     releasing_many,
 )
 from holdfast.core.acquire import PATIENCE
 from holdfast.core.ports import Signal, Wake
 from holdfast.errors import BackendError, Unsupported
-from holdfast.model import (
-    SIMPLE,
-    Busy,
-    Capabilities,
-    Claim,
-    Differs,
-    Gone,
-    Granted,
-    Snapshot,
-)
+from holdfast.model import SIMPLE, Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 
 CAPABILITIES = Capabilities(store="redis", across="network", layouts={SIMPLE: simple.CAPABILITIES})
 MOST_SHOWN = 1000  # waiters in the message of a time-out
 EVERYBODY = 10**9
 SCAN_COUNT = 1000
+ALONE = -1  # of many releases: ask for this one alone, so that we hear what is in the way
 _READ_RENEWALS: dict[Script, Callable[..., list[Any]]] = {
     scripts.RENEW: seen_held,
     scripts.REFRESH: seen_waiting,
@@ -116,9 +111,8 @@ class RedisBackend:
         else:
             self.claim_soon = self._ask_claim
             self.release_soon = self._ask_release
-        # 3 keys and their number, and 5 words or 1.
-        self._claim_head = scripts.CLAIM.head(4 + 5)
-        self._release_head = scripts.RELEASE.head(4 + 1)
+        # Those of many tasks may travel as one call.
+        self._join = None if self.apart else getattr(transport, "join", None)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -182,10 +176,7 @@ class RedisBackend:
         if len(claims) == 1:
             return [self._claimed(reply, claims[0].lease)]
         with self._sense(reply):
-            return [
-                claimed(reply[start : start + 3], claim.lease)
-                for start, claim in zip(range(0, len(reply), 3), claims, strict=False)
-            ]
+            return [claimed(one, claim.lease) for one, claim in zip(reply, claims, strict=False)]
 
     def claim_at_once(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
         """`claim`, where the transport does not suspend. None: ask the long way."""
@@ -197,8 +188,13 @@ class RedisBackend:
         name, _, _, _, slots, take, _, _, layout = claim
         if layout or take > slots:
             return None
-        command = claiming(claim, self.home_of(name), self._claim_head)
-        return self._transport.send(command, budget)
+        return self._ask(scripts.CLAIM, name, claim_words(claim, self.home_of(name)), budget)
+
+    def _ask(self, script: Script, name: str, words: bytes, budget: float) -> Any:
+        keys = keys_of(name)[2]
+        if self._join is not None:
+            return self._join(script, keys, words, budget)
+        return self._transport.send(alone(script, keys, words), budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
         try:
@@ -227,7 +223,11 @@ class RedisBackend:
         said, words = releasing_many(claims)
         reply = await self._run(scripts.RELEASE, said, words, budget)
         with self._sense(reply):
-            return [self._yes(known) for known, _ in zip(reply, claims, strict=True)]
+            pairs = list(zip(reply, claims, strict=True))
+        return [
+            await self.release(claim, budget) if known == ALONE else self._yes(known)
+            for known, claim in pairs
+        ]
 
     def release_at_once(self, claim: Claim, budget: float) -> bool | None:
         """`release`, where the transport does not suspend. None: ask the long way."""
@@ -237,12 +237,12 @@ class RedisBackend:
     def _ask_release(self, claim: Claim, budget: float) -> Any:
         if claim.layout:
             return None
-        return self._transport.send(releasing(claim, self._release_head), budget)
+        return self._ask(scripts.RELEASE, claim[0], release_words(claim), budget)
 
     def release_said(self, reply: Any) -> bool | None:
-        if type(reply) is int:
+        if type(reply) is int and reply >= 0:
             return reply != 0
-        return None if type(reply) is ServerError else self._yes(reply)
+        return None if type(reply) is ServerError or reply == ALONE else self._yes(reply)
 
     # ---- the keeper's ------------------------------------------------------------------------
 

@@ -229,9 +229,16 @@ def _is_list(reply: Any) -> bool:
     return type(reply) is list
 
 
+def _grants(reply: Any) -> bool:
+    """The answer to a claim; or to one of many."""
+    return type(reply) is bytes or (
+        _is_list(reply) and (reply[:1] == [1] or any(map(_grants, reply)))
+    )
+
+
 # After which scripts replicas are waited for, and whether the answer is one that makes a belief.
 _GRANTS: dict[Script, Callable[[Any], bool]] = {
-    scripts.CLAIM: lambda reply: type(reply) is bytes or (_is_list(reply) and 1 in reply[::3]),
+    scripts.CLAIM: _grants,
     scripts.SIMPLE_CLAIM: lambda reply: _is_list(reply) and reply[:1] == [1],
     scripts.TRANSFER: lambda reply: _is_list(reply) and reply[:1] == [1],
     scripts.RESIZE: lambda reply: type(reply) is int,

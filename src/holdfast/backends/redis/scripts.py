@@ -42,12 +42,16 @@ class Script:
         """From now on it is this; tests put mistakes in."""
         self.source = source
         self.sha = hashlib.sha1(source.encode()).hexdigest()
+        self._heads: dict[int, bytes] = {}
         self._sha = b"$7\r\nEVALSHA\r\n" + bulk(self.sha.encode())
         self._source = b"$4\r\nEVAL\r\n" + bulk(source.encode())
 
     def head(self, words: int) -> bytes:
         """The beginning of a call with so many words after it: the number of keys, keys, said."""
-        return b"*%d\r\n" % (words + 2) + self._sha
+        head = self._heads.get(words)
+        if head is None:
+            head = self._heads[words] = b"*%d\r\n" % (words + 2) + self._sha
+        return head
 
     def head_in_full(self, words: int) -> bytes:
         """The same for a server that does not know the script."""

@@ -32,7 +32,8 @@ from holdfast.backends.redis.replicas import ReplicatedBackend, checked_replicas
 from holdfast.backends.redis.scripts import packed
 from holdfast.backends.redis.sentinel import SentinelAddress
 from holdfast.backends.redis.sentinel_urls import sentinels_of_pool, sentinels_of_url
-from holdfast.backends.redis.tasks import TaskLink, TaskTransport
+from holdfast.backends.redis.task_link import TaskLink
+from holdfast.backends.redis.tasks import TaskTransport
 
 log = logging.getLogger("holdfast")
 

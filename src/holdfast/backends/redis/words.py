@@ -61,38 +61,37 @@ def micros(seconds: float) -> int:
     return max(round(seconds * 1e6), 1)
 
 
-def claiming(claim: Claim, home: str, head: bytes = b"") -> bytes:
-    """What is said of one claim: its keys and their number, its words. With the script's ``head``
-    it is the whole command."""
-    name, claim_id, who, lease, slots, take, fair, wait, _ = claim
+def claim_words(claim: Claim, home: str) -> bytes:
+    """What is said of one claim beside its keys."""
+    _, claim_id, who, lease, slots, take, fair, wait, _ = claim
     terms = _claim_terms(lease, fair, wait, take, slots, home, who)
     said = claim_id.encode()
-    return b"".join((head, keys_of(name)[1], _LENGTHS[len(said)], said, b"\r\n", terms))
+    return b"".join((_LENGTHS[len(said)], said, b"\r\n", terms))
+
+
+def claiming(claim: Claim, home: str) -> bytes:
+    """The same with its keys and their number."""
+    return keys_of(claim.name)[1] + claim_words(claim, home)
 
 
 def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
     """The same of many: first all keys."""
-    parts = [_three_keys_each(claims)]
-    known: object = None
-    for _, claim_id, who, lease, slots, take, fair, wait, _ in claims:
-        terms = (who, lease, slots, take, fair, wait)
-        if terms != known:  # mostly the same for all
-            known = terms
-            said = _claim_terms(lease, fair, wait, take, slots, home, who)
-        parts.append(b"$%d\r\n%b\r\n%b" % (len(claim_id), claim_id.encode(), said))
-    return b"".join(parts), 1 + 8 * len(claims)
+    words = [claim_words(claim, home) for claim in claims]
+    return b"".join((_three_keys_each(claims), *words)), 1 + 8 * len(claims)
 
 
-def releasing(claim: Claim, head: bytes = b"") -> bytes:
+def release_words(claim: Claim) -> bytes:
     said = claim[1].encode()
-    return b"".join((head, keys_of(claim[0])[1], _LENGTHS[len(said)], said, b"\r\n"))
+    return b"".join((_LENGTHS[len(said)], said, b"\r\n"))
+
+
+def releasing(claim: Claim) -> bytes:
+    return keys_of(claim.name)[1] + release_words(claim)
 
 
 def releasing_many(claims: Sequence[Claim]) -> tuple[bytes, int]:
-    parts = [_three_keys_each(claims)]
-    for claim in claims:
-        parts.append(b"$%d\r\n%b\r\n" % (len(claim.id), claim.id.encode()))
-    return b"".join(parts), 1 + 4 * len(claims)
+    words = map(release_words, claims)
+    return b"".join((_three_keys_each(claims), *words)), 1 + 4 * len(claims)
 
 
 def _three_keys_each(claims: Sequence[Claim]) -> bytes:

@@ -58,11 +58,13 @@ LUA_BUGS: dict[str, Bug] = {
     "lua_fence_without_a_floor": planted(
         ("math.max(book.last + 1, book.now)", "book.last + 1"),
         ("math.max(last + 1, now)", "last + 1"),
+        ("last and last < now", "false"),
     ),
     # It goes back when the server's clock does.
     "lua_fence_from_the_clock_alone": planted(
         ("math.max(book.last + 1, book.now)", "book.now"),
         ("math.max(last + 1, now)", "now"),
+        ("last and last < now", "last"),
     ),
     # Who waits is never told, neither by a bell nor by asking again.
     "lua_nobody_is_served": planted(
@@ -70,7 +72,7 @@ LUA_BUGS: dict[str, Bug] = {
             "local function serve(book, awake)\n",
             "local function serve(book, awake)\n  do return end\n",
         ),
-        ("elseif size == '1 1' and #known == 4 then", "elseif false then"),
+        ("if not served and size == '1 1' and #known == 4 then", "if false then"),
     ),
     # In a crowd: who was served keeps its place as well.
     "lua_a_crowd_is_served_twice": planted(
@@ -78,7 +80,8 @@ LUA_BUGS: dict[str, Bug] = {
     ),
     # In a crowd: the next is granted it for longer than it may believe, under an old fence.
     "lua_a_crowd_keeps_its_fence": planted(
-        ("          local fence = math.max(last + 1, now)\n", "          local fence = last + 0\n")
+        ("head .. ' ' .. since", "head .. ' ' .. format('%.0f', last)"),
+        ("'.f', since, head, since ..", "head, format('%.0f', last) .."),
     ),
     # The place of a crashed waiter stands for ever.
     "lua_dead_waiters_are_never_buried": planted(
@@ -106,9 +109,8 @@ LUA_BUGS: dict[str, Bug] = {
     # Keys that expire before what they keep does.
     "lua_keys_expire_before_leases": planted(
         ("digits(math.ceil((ends - book.now) / 1000))", "'300'"),
-        ("math.max(KEEP, math.ceil(lease / 1000))", "300"),
-        ("lease / 1000 <= KEEP and KEPT or", "lease and '300' or"),
-        ("call('PEXPIRE', key, KEPT)", "call('PEXPIRE', key, 300)"),
+        ("math.max(KEPT, math.ceil(lease / 1000))", "300"),
+        ("KEPT_SAID)", "300)"),
     ),
     # Asked again, a claim that holds is granted anew instead of being told the same.
     "lua_claims_are_not_idempotent": planted(
@@ -154,13 +156,13 @@ LUA_BUGS: dict[str, Bug] = {
     ),
     # After one that is not free the next are taken all the same.
     "lua_many_claims_go_on_after_a_refusal": planted(
-        ("if answer[1] ~= 1 then\n", "if answer[1] == 2 then\n"), kind="multi"
+        ("if answer[1] ~= 1 and not apart then\n", "if answer[1] == 2 then\n"), kind="multi"
     ),
     # Of several releases in one request only the first is done.
     "lua_of_many_only_the_first_is_released": planted(
         (
-            "call('HDEL', key, id)\n    if",
-            "if i == 1 then call('HDEL', key, id) end\n    if",
+            "call('HDEL', key, id)\n    if last",
+            "if i == 1 then call('HDEL', key, id) end\n    if last",
         ),
         kind="multi",
     ),

@@ -149,7 +149,7 @@ local function next_fence(book)
 end
 
 local function keep_holds(book)
-  local ends = math.max(book.now, book.last) + KEEP * 1000
+  local ends = math.max(book.now, book.last) + KEPT * 1000
   for _, hold in pairs(book.holds) do
     ends = math.max(ends, hold.ends)
   end

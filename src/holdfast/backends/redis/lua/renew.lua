@@ -20,11 +20,10 @@ for i, key in ipairs(KEYS) do
   answers[i] = 0
   if known == fence and tonumber(ends) > now then
     redis.call('HSET', key, id, string.format('%s %.0f %s', fence, now + lease, rest))
-    local ttl = math.max(KEEP, math.ceil(lease / 1000))
-    if redis.call('HLEN', key) > 2 then
-      ttl = math.max(ttl, redis.call('PTTL', key)) -- another hold of the name may last longer
+    -- Only ever longer: another hold of the name may last longer, or its fence be remembered.
+    if redis.call('PTTL', key) < math.max(KEEP, lease / 1000) then
+      redis.call('PEXPIRE', key, math.max(KEPT, math.ceil(lease / 1000)))
     end
-    redis.call('PEXPIRE', key, ttl)
     answers[i] = 1
   end
 end

@@ -23,7 +23,7 @@ from holdfast.backends.redis.store import (
     address_of_url,
     warn_of_eviction,
 )
-from holdfast.backends.redis.tasks import TaskLink
+from holdfast.backends.redis.task_link import TaskLink
 from holdfast.core.ports import Signal
 from holdfast.errors import ConfigurationError
 

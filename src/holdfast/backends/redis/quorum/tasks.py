@@ -27,7 +27,7 @@ from holdfast.backends.redis.quorum.nodes import (
 )
 from holdfast.backends.redis.quorum.votes import Enough, Reply, majority_of
 from holdfast.backends.redis.quorum.words import Call
-from holdfast.backends.redis.tasks import TaskLink
+from holdfast.backends.redis.task_link import TaskLink
 from holdfast.errors import BackendError
 
 CONNECTING = 1.0

@@ -1,0 +1,159 @@
+"""A name on Redis expires neither under who holds it, nor before its last fence may be forgotten.
+
+The scripts set an expiry only now and then: `sizes.lua` says what is true in between, and that is
+looked at here after every step of a history that Hypothesis makes up, of a lock and a semaphore on
+the small Redis, whose clock it moves on, and sets back by no more than may be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from direct_transport import DirectTransport
+from holdfast.backends.redis import scripts
+from holdfast.backends.redis.backend import RedisBackend
+from holdfast.model import Claim, Granted
+from holdfast.runtime.blocking import run
+from holdfast.testing.miniredis import MiniRedis
+
+BUDGET = 30.0
+SIZES = {"lock": 1, "semaphore": 2}
+# µs. As the docs say it; and how often an expiry is set, and for how long.
+REMEMBERED, SPAN, KEPT = 90_000_000, 10_000_000, 100_000_000
+SECOND = 1_000_000
+
+names = st.sampled_from(sorted(SIZES))
+picks = st.integers(0, 9)
+
+
+class Names(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = self.highest = 1_763_258_400_123_456
+        self.server = MiniRedis(self.tick, lambda channel, message: 1, lambda channel: 1)
+        for script in scripts.ALL:
+            self.server.script_load(script.source)
+        transport = DirectTransport("left")
+        transport.server = self.server
+        self.backend = RedisBackend(transport, "Redis")
+        self.made = 0
+        self.claims: dict[str, Claim] = {}  # those that hold or wait
+        self.believed: dict[str, tuple[int, int]] = {}  # fence and end
+        self.fences = dict.fromkeys(SIZES, 0)
+
+    def tick(self) -> int:
+        self.clock += 20
+        self.highest = max(self.highest, self.clock)
+        return self.clock
+
+    def teardown(self) -> None:
+        self.backend.close()
+
+    def granted(self, claim: Claim, grant: Granted) -> None:
+        if claim.id not in self.believed:
+            assert grant.fence > self.fences[claim.name]
+            self.fences[claim.name] = grant.fence
+        self.believed[claim.id] = grant.fence, self.clock + round(grant.lease * SECOND)
+
+    def picked(self, pick: int) -> Claim | None:
+        known = list(self.claims.values())
+        return known[pick % len(known)] if known else None
+
+    # ---- the steps ---------------------------------------------------------------------------
+
+    @rule(name=names, lease=st.sampled_from([2.0, 30.0, 89.9, 90.0, 95.0, 100.0, 300.0]))
+    def claim(self, name: str, lease: float) -> None:
+        self.made += 1
+        claim = Claim(name, f"{name}#{self.made}", "host 1 t", lease, SIZES[name], 1, True, True)
+        self.claims[claim.id] = claim
+        run(self.backend.watch(claim, lambda grant: grant and self.granted(claim, grant), 0.0))
+        answer = run(self.backend.claim(claim, BUDGET))
+        if isinstance(answer, Granted):
+            self.granted(claim, answer)
+
+    @rule(name=names, lease=st.sampled_from([2.0, 30.0]), times=st.integers(1, 12))
+    def it_is_busy_for_a_while(self, name: str, lease: float, times: int) -> None:
+        """Every few seconds somebody comes and goes."""
+        for _ in range(times):
+            self.pass_time(3.0)
+            self.claim(name, lease)
+            self.release(len(self.claims) - 1)
+
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        if claim := self.picked(pick):
+            del self.claims[claim.id]
+            self.believed.pop(claim.id, None)
+            run(self.backend.leave(claim, BUDGET) if pick % 5 == 0 else self.gone(claim))
+
+    async def gone(self, claim: Claim) -> None:
+        await self.backend.release(claim, BUDGET)
+
+    @rule(pick=picks)
+    def renew(self, pick: int) -> None:
+        claim = self.picked(pick)
+        if claim and claim.id in self.believed:
+            (answer,) = run(self.backend.renew([claim], [self.believed[claim.id][0]], BUDGET))
+            if isinstance(answer, Granted):
+                self.granted(claim, answer)
+
+    @rule(pick=picks)
+    def break_hold(self, pick: int) -> None:
+        claim = self.picked(pick)
+        if claim and claim.id in self.believed:
+            run(self.backend.break_hold(claim.name, self.believed.pop(claim.id)[0], BUDGET))
+
+    @rule(seconds=st.sampled_from([0.1, 3.0, 9.9, 10.0, 31.0, 89.0, 120.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock += round(seconds * SECOND)
+
+    @rule(seconds=st.sampled_from([0.001, 1.0, 9.0, 30.0, 60.0, 89.0]))
+    def set_the_clock_back(self, seconds: float) -> None:
+        self.highest = max(self.highest, self.clock)
+        back = round(seconds * SECOND)
+        if self.highest - (self.clock - back) <= REMEMBERED:
+            self.clock -= back
+
+    # ---- what is promised --------------------------------------------------------------------
+
+    @invariant()
+    def nothing_that_is_held_has_expired(self) -> None:
+        for claim_id, (_, ends) in list(self.believed.items()):
+            if ends <= self.clock:
+                del self.believed[claim_id]
+            else:
+                name = self.claims[claim_id].name
+                assert self.server.call("HGET", self.key(name), claim_id), claim_id
+
+    @invariant()
+    def a_name_lives_as_long_as_its_fence_says(self) -> None:
+        for name in SIZES:
+            said = self.server.call("HGETALL", self.key(name))
+            rows: dict[bytes, bytes] = dict(zip(said[::2], said[1::2], strict=True))
+            if not rows:
+                continue
+            left: Any = self.server.call("PTTL", self.key(name))
+            expires = self.clock + (left + 1) * 1000
+            last = int(rows.pop(b".f"))
+            assert expires >= last - last % SPAN + KEPT
+            for row in rows.values():
+                assert expires >= int(row.split()[1])
+
+    def key(self, name: str) -> str:
+        return f"hf:{{{name}}}"
+
+
+TestNames = Names.TestCase
+TestNames.pytestmark = [pytest.mark.timeout(600)]  # a failure takes its time to be made small
+TestNames.settings = settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
