@@ -23,7 +23,6 @@ from holdfast.backends.redis.answers import (
     seen_waiting,
 )
 from holdfast.backends.redis.conditions import ServerError, explained, is_elsewhere
-from holdfast.backends.redis.lots import alone
 from holdfast.backends.redis.scripts import Script, bulk, packed
 from holdfast.backends.redis.words import (
     Plan,
@@ -113,6 +112,9 @@ class RedisBackend:
             self.release_soon = self._ask_release
         # Those of many tasks may travel as one call.
         self._join = None if self.apart else getattr(transport, "join", None)
+        # Before 3 keys and their number, and 5 words or 1.
+        self._claim_head = scripts.CLAIM.head(4 + 5)
+        self._release_head = scripts.RELEASE.head(4 + 1)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -188,13 +190,11 @@ class RedisBackend:
         name, _, _, _, slots, take, _, _, layout = claim
         if layout or take > slots:
             return None
-        return self._ask(scripts.CLAIM, name, claim_words(claim, self.home_of(name)), budget)
-
-    def _ask(self, script: Script, name: str, words: bytes, budget: float) -> Any:
-        keys = keys_of(name)[2]
+        _, counted, keys = keys_of(name)
+        home = self.home_of(name)
         if self._join is not None:
-            return self._join(script, keys, words, budget)
-        return self._transport.send(alone(script, keys, words), budget)
+            return self._join(scripts.CLAIM, keys, claim_words(claim, home), budget)
+        return self._transport.send(claim_words(claim, home, self._claim_head + counted), budget)
 
     def claim_said(self, claim: Claim, reply: Any) -> Granted | Busy | Differs | None:
         try:
@@ -237,7 +237,10 @@ class RedisBackend:
     def _ask_release(self, claim: Claim, budget: float) -> Any:
         if claim.layout:
             return None
-        return self._ask(scripts.RELEASE, claim[0], release_words(claim), budget)
+        _, counted, keys = keys_of(claim[0])
+        if self._join is not None:
+            return self._join(scripts.RELEASE, keys, release_words(claim), budget)
+        return self._transport.send(release_words(claim, self._release_head + counted), budget)
 
     def release_said(self, reply: Any) -> bool | None:
         if type(reply) is int and reply >= 0:

@@ -6,6 +6,7 @@ is sent the source, once.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -42,16 +43,13 @@ class Script:
         """From now on it is this; tests put mistakes in."""
         self.source = source
         self.sha = hashlib.sha1(source.encode()).hexdigest()
-        self._heads: dict[int, bytes] = {}
         self._sha = b"$7\r\nEVALSHA\r\n" + bulk(self.sha.encode())
+        self.head = functools.cache(self._head)
         self._source = b"$4\r\nEVAL\r\n" + bulk(source.encode())
 
-    def head(self, words: int) -> bytes:
+    def _head(self, words: int) -> bytes:
         """The beginning of a call with so many words after it: the number of keys, keys, said."""
-        head = self._heads.get(words)
-        if head is None:
-            head = self._heads[words] = b"*%d\r\n" % (words + 2) + self._sha
-        return head
+        return b"*%d\r\n" % (words + 2) + self._sha
 
     def head_in_full(self, words: int) -> bytes:
         """The same for a server that does not know the script."""

@@ -61,17 +61,17 @@ def micros(seconds: float) -> int:
     return max(round(seconds * 1e6), 1)
 
 
-def claim_words(claim: Claim, home: str) -> bytes:
-    """What is said of one claim beside its keys."""
+def claim_words(claim: Claim, home: str, before: bytes = b"") -> bytes:
+    """What is said of one claim beside its keys, or after what is said ``before``."""
     _, claim_id, who, lease, slots, take, fair, wait, _ = claim
     terms = _claim_terms(lease, fair, wait, take, slots, home, who)
     said = claim_id.encode()
-    return b"".join((_LENGTHS[len(said)], said, b"\r\n", terms))
+    return b"".join((before, _LENGTHS[len(said)], said, b"\r\n", terms))
 
 
 def claiming(claim: Claim, home: str) -> bytes:
     """The same with its keys and their number."""
-    return keys_of(claim.name)[1] + claim_words(claim, home)
+    return claim_words(claim, home, keys_of(claim.name)[1])
 
 
 def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
@@ -80,13 +80,13 @@ def claiming_many(claims: Sequence[Claim], home: str) -> tuple[bytes, int]:
     return b"".join((_three_keys_each(claims), *words)), 1 + 8 * len(claims)
 
 
-def release_words(claim: Claim) -> bytes:
+def release_words(claim: Claim, before: bytes = b"") -> bytes:
     said = claim[1].encode()
-    return b"".join((_LENGTHS[len(said)], said, b"\r\n"))
+    return b"".join((before, _LENGTHS[len(said)], said, b"\r\n"))
 
 
 def releasing(claim: Claim) -> bytes:
-    return keys_of(claim.name)[1] + release_words(claim)
+    return release_words(claim, keys_of(claim.name)[1])
 
 
 def releasing_many(claims: Sequence[Claim]) -> tuple[bytes, int]:
