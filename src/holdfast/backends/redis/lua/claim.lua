@@ -45,7 +45,7 @@ for i = 1, #KEYS, 3 do
     if lease ~= length then
       length = lease
       dates = format(' %.0f ', now + lease) .. since .. ' '
-      long = lease / 1000 > KEEP and format('%.0f', math.max(KEPT, math.ceil(lease / 1000)))
+      long = lease / 1000 > BRIEF and format('%.0f', math.max(KEPT, math.ceil(lease / 1000)))
     end
     call('HSET', KEYS[i], '.f', since, id, since .. dates .. tail)
     if last < span or long then

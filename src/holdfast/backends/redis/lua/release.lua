@@ -37,7 +37,7 @@ local function release(i)
     local ends, lease, size = match(said, '^%d+ (%d+) %d+ (%d+) (%d+ %d+) ')
     -- What there is to read is read first: an error after a write is a loss to who asks again.
     local last
-    if nobody_waits and tonumber(lease) > KEEP * 1000 and call('HLEN', key) == 2 then
+    if nobody_waits and tonumber(lease) > KEPT * 1000 and call('HLEN', key) == 2 then
       last = tonumber(call('HGET', key, '.f') or '')
     end
     call('HDEL', key, id)
