@@ -1,4 +1,4 @@
-# holdfast. Two commands do everything on a fresh machine: `make demo` and `make test`.
+# lockfast. Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -30,7 +30,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/ready
-	$(BIN)/holdfast demo
+	$(BIN)/lockfast demo
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -39,11 +39,11 @@ check: $(VENV)/ready
 
 # The servers are installed while style and types are checked.
 test: $(VENV)/ready
-	@tests/servers/ensure & servers=$$!; $(MAKE) --no-print-directory check && wait $$servers
+	@lab/lab/servers/ensure & servers=$$!; $(MAKE) --no-print-directory check && wait $$servers
 	$(BIN)/python tests/run_all.py
 
 simulate: $(VENV)/ready
-	$(BIN)/python -m holdfast.testing.simulate --store $(STORE) --seeds $(SEEDS) --first $(FIRST)
+	$(BIN)/python -m lab.simulate --store $(STORE) --seeds $(SEEDS) --first $(FIRST)
 
 bench: $(VENV)/ready
 	$(BIN)/python bench/run.py

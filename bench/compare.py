@@ -1,7 +1,7 @@
 """The stores compared, and the page that shows it: ``python bench/compare.py``; three to four
 minutes.
 
-It starts all servers of its own, runs ``holdfast bench --compare`` on them, and writes the chart
+It starts all servers of its own, runs ``lockfast bench --compare`` on them, and writes the chart
 (docs/comparison.svg) and, between its marks, the figures of docs/comparison.md. Measure on a quiet
 machine. ``--seconds 0.2 --rounds 1`` is a quick try; ``--json FILE`` keeps the figures,
 ``--docs DIR`` writes elsewhere.
@@ -24,10 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
-from servers.mariadb_server import MariaDBServer  # noqa: E402
-from servers.postgres_server import PostgresServer  # noqa: E402
-from servers.redis_server import RedisServer  # noqa: E402
-from servers.zookeeper_server import ZooKeeperServer  # noqa: E402
+from lab.servers.mariadb_server import MariaDBServer  # noqa: E402
+from lab.servers.postgres_server import PostgresServer  # noqa: E402
+from lab.servers.redis_server import RedisServer  # noqa: E402
+from lab.servers.zookeeper_server import ZooKeeperServer  # noqa: E402
 
 BEGIN, END = "<!-- figures: written by bench/compare.py -->", "<!-- end of figures -->"
 # Title, the key in the figures, and how it is written.
@@ -46,7 +46,7 @@ def main() -> int:
     options = _options()
     folder = Path(options.docs)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hf")))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lf")))
         figures = Path(options.json or scratch / "figures.json")
         servers = [
             stack.enter_context(kind())
@@ -56,7 +56,7 @@ def main() -> int:
         urls = [url.replace("mysql:", "mariadb:") for url in urls]
         words = ["--seconds", f"{options.seconds:g}", "--rounds", f"{options.rounds}"]
         files = ["--svg", f"{folder}/comparison.svg", "--json", f"{figures}"]
-        command = [sys.executable, "-m", "holdfast", "bench", "--compare", *words, *files, *urls]
+        command = [sys.executable, "-m", "lockfast", "bench", "--compare", *words, *files, *urls]
         ended = subprocess.run(command)
         if ended.returncode:
             return ended.returncode

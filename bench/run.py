@@ -21,16 +21,16 @@ from sections._line import Line, number, table
 
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
-    "redis", "redis_crowd", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
+    "redis", "redis_contended", "redis_idle", "redis_keeper", "redis_names", "redis_sentinel",
     "redis_cluster", "redlock", "primitives",
-    "zookeeper", "zookeeper_crowd", "sql", "sql_bells",
+    "zookeeper", "zookeeper_contended", "sql", "sql_wakeups",
 )  # fmt: skip
 
 
 def main() -> int:
     options = _options()
     machine = _machine()
-    print(f"holdfast benchmarks on {machine}{' (quick)' if options.quick else ''}", flush=True)
+    print(f"lockfast benchmarks on {machine}{' (quick)' if options.quick else ''}", flush=True)
     found: dict[str, list[Line]] = {}
     failed = []
     for name in options.section or SECTIONS:
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="holdfast's benchmarks, as ratios in one run")
+    parser = argparse.ArgumentParser(description="lockfast's benchmarks, as ratios in one run")
     parser.add_argument("section", nargs="*", help=f"which (default: all): {', '.join(SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="shorter and rougher")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")

@@ -5,14 +5,14 @@
 
 import sys
 
-import holdfast
+import lockfast
 
 
 def build_report() -> None:
     print("building the report")
 
 
-hold = holdfast.lock("nightly-report", label="cron").try_acquire()
+hold = lockfast.lock("nightly-report", label="cron").try_acquire()
 if hold is None:
     sys.exit("the last one is still running")
 with hold:

@@ -7,8 +7,8 @@ writes too. The lock cannot prevent that; the fence does.
 import sqlite3
 import tempfile
 
-import holdfast
-from holdfast.testing import VirtualClock, client
+import lockfast
+from lockfast.testing import VirtualClock, client
 
 database = sqlite3.connect(tempfile.mkdtemp() + "/bank.db")
 database.execute("CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER, fence INTEGER)")
@@ -38,5 +38,5 @@ print("refused: fence", sleeper.fence, "is older than", other.fence)
 other.release()
 try:
     sleeper.release()
-except holdfast.HoldLost as error:
+except lockfast.HoldLost as error:
     print(error)

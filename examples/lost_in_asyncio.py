@@ -2,16 +2,16 @@
 
 import asyncio
 
-import holdfast
+import lockfast
 
 
 async def main() -> None:
-    client = holdfast.aio.connect("memory://", lease=1)
+    client = lockfast.aio.connect("memory://", lease=1)
     try:
         async with client.lock("orders:42") as hold:
             await client.break_hold("orders:42", hold.fence)  # as an operator would
             await asyncio.sleep(60)  # is cancelled within a third of the lease
-    except holdfast.HoldLost as error:
+    except lockfast.HoldLost as error:
         print(error)
     else:
         raise AssertionError("the body was not stopped")

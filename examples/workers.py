@@ -4,13 +4,13 @@ import multiprocessing
 import tempfile
 from pathlib import Path
 
-import holdfast
+import lockfast
 
 ROUNDS = 25
 
 
 def work(url: str, counter: Path) -> None:
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         for _ in range(ROUNDS):
             with client.lock("counter", timeout=30):
                 counter.write_text(str(int(counter.read_text()) + 1))

@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING, Any
 import coverage
 import pytest
 
-from servers.programs import MARIADB, MYSQLD, program
+from lab.servers.programs import MARIADB, MYSQLD, program
 
 if TYPE_CHECKING:
-    from servers.mariadb_server import MariaDBServer
-    from servers.pgbouncer_server import PgBouncerServer
-    from servers.postgres_server import PostgresServer
-    from servers.redis_cluster import RedisCluster
-    from servers.redis_sentinel import RedisSentinels
-    from servers.redis_server import RedisServer
-    from servers.redlock_servers import RedlockServers
-    from servers.zookeeper_server import ZooKeepers, ZooKeeperServer
-
-pytest_plugins = ["holdfast.testing.fixtures"]
+    from lab.servers.mariadb_server import MariaDBServer
+    from lab.servers.pgbouncer_server import PgBouncerServer
+    from lab.servers.postgres_server import PostgresServer
+    from lab.servers.redis_cluster import RedisCluster
+    from lab.servers.redis_sentinel import RedisSentinels
+    from lab.servers.redis_server import RedisServer
+    from lab.servers.redlock_servers import RedlockServers
+    from lab.servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
 
 @pytest.hookimpl(trylast=True)
@@ -74,7 +72,9 @@ def need(*programs: str, driver: str) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _missing:
-        text = f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run tests/servers/ensure as root"
+        text = (
+            f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run lab/lab/servers/ensure as root"
+        )
         terminalreporter.write_line(text, red=True, bold=True)
 
 
@@ -82,7 +82,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for all tests: use names of your own, flush nothing, and leave it running."""
     need("redis-server", driver="redis")
-    from servers.redis_server import RedisServer
+    from lab.servers.redis_server import RedisServer
 
     with RedisServer() as server:
         yield server
@@ -92,7 +92,7 @@ def redis_server() -> Iterator[RedisServer]:
 def redlock_servers() -> Iterator[RedlockServers]:
     """Three independent Redis for all tests: use names of your own, and leave them running."""
     need("redis-server", driver="redis")
-    from servers.redlock_servers import RedlockServers
+    from lab.servers.redlock_servers import RedlockServers
 
     with RedlockServers(3) as servers:
         yield servers
@@ -103,7 +103,7 @@ def redis_sentinels() -> Iterator[RedisSentinels]:
     """Three Redis and three Sentinels for all tests: use names of your own, and leave them as they
     are."""
     need("redis-server", driver="redis")
-    from servers.redis_sentinel import RedisSentinels
+    from lab.servers.redis_sentinel import RedisSentinels
 
     with RedisSentinels() as servers:
         yield servers
@@ -114,7 +114,7 @@ def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
     """Start so many Redis of the test's own, that vote; stopped after it. Its words are those of
     `RedisServer`."""
     need("redis-server", "openssl", driver="redis")
-    from servers.redlock_servers import RedlockServers
+    from lab.servers.redlock_servers import RedlockServers
 
     groups: list[RedlockServers] = []
 
@@ -131,7 +131,7 @@ def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
 def new_sentinels() -> Iterator[Callable[..., RedisSentinels]]:
     """The same of the test's own, with the words of `RedisSentinels`; stopped after it."""
     need("redis-server", driver="redis")
-    from servers.redis_sentinel import RedisSentinels
+    from lab.servers.redis_sentinel import RedisSentinels
 
     made: list[RedisSentinels] = []
 
@@ -148,7 +148,7 @@ def new_sentinels() -> Iterator[Callable[..., RedisSentinels]]:
 def redis_cluster() -> Iterator[RedisCluster]:
     """One Redis Cluster for all tests: use names of your own, and leave it as it was."""
     need("redis-server", driver="redis")
-    from servers.redis_cluster import RedisCluster
+    from lab.servers.redis_cluster import RedisCluster
 
     with RedisCluster() as cluster:
         yield cluster
@@ -159,7 +159,7 @@ def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
     """Start a Redis Cluster of the module's own, with the words of `RedisCluster`; stopped after
     it. ``extra`` are arguments of redis-server."""
     need("redis-server", "openssl", driver="redis")
-    from servers.redis_cluster import RedisCluster
+    from lab.servers.redis_cluster import RedisCluster
 
     clusters: list[RedisCluster] = []
 
@@ -176,7 +176,7 @@ def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
 def mariadb_server() -> Iterator[MariaDBServer]:
     """One MariaDB for all tests: use tables of your own, and leave it running."""
     need(*MARIADB, driver="pymysql")
-    from servers.mariadb_server import MariaDBServer
+    from lab.servers.mariadb_server import MariaDBServer
 
     with MariaDBServer() as server:
         yield server
@@ -186,7 +186,7 @@ def mariadb_server() -> Iterator[MariaDBServer]:
 def postgres_server() -> Iterator[PostgresServer]:
     """One PostgreSQL for all tests: use tables of your own, and leave it running."""
     need("postgres", "initdb", driver="psycopg")
-    from servers.postgres_server import PostgresServer
+    from lab.servers.postgres_server import PostgresServer
 
     with PostgresServer() as server:
         yield server
@@ -196,7 +196,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 def zookeeper_server() -> Iterator[ZooKeeperServer]:
     """One ZooKeeper for all tests: use paths of your own, and leave it running."""
     need("java", "zookeeper.jar", "slf4j-simple.jar", driver="kazoo")
-    from servers.zookeeper_server import ZooKeeperServer
+    from lab.servers.zookeeper_server import ZooKeeperServer
 
     with ZooKeeperServer() as server:
         yield server
@@ -207,7 +207,7 @@ def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
     """Start so many ZooKeepers of the test's own, that vote; stopped after it. Its words are
     settings of zoo.cfg."""
     need("java", "zookeeper.jar", "slf4j-simple.jar", driver="kazoo")
-    from servers.zookeeper_server import ZooKeepers
+    from lab.servers.zookeeper_server import ZooKeepers
 
     groups: list[ZooKeepers] = []
 
@@ -224,7 +224,7 @@ def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
 def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
     """A PgBouncer of the test's own, in transaction mode, before the PostgreSQL of all tests."""
     need("pgbouncer", driver="psycopg")
-    from servers.pgbouncer_server import PgBouncerServer
+    from lab.servers.pgbouncer_server import PgBouncerServer
 
     with PgBouncerServer(postgres_server) as server:
         yield server
@@ -235,7 +235,7 @@ def new_redis() -> Iterator[Callable[..., RedisServer]]:
     """Start a Redis of the test's own, with the words of `RedisServer`; stopped after it. The
     positional ones are arguments of redis-server."""
     need("redis-server", "openssl", driver="redis")
-    from servers.redis_server import RedisServer
+    from lab.servers.redis_server import RedisServer
 
     servers: list[RedisServer] = []
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import hiredis
 
-from holdfast.backends.bells import Bells
-from holdfast.backends.redis.conditions import ServerError
-from holdfast.testing.miniredis import MiniError, MiniRedis
+from lab.miniredis import MiniError, MiniRedis
+from lockfast.stores.redis.errors import ServerError
+from lockfast.stores.wakeups import Wakeups
 
 
 class DirectTransport:
@@ -17,9 +17,9 @@ class DirectTransport:
 
     suspends = False
 
-    def __init__(self, home: str) -> None:
-        self.bells = Bells()
-        self.home = home
+    def __init__(self, wake_address: str) -> None:
+        self.wakeups = Wakeups()
+        self.wake_address = wake_address
         self.server: MiniRedis
 
     def send(self, command: bytes, budget: float) -> Any:
@@ -33,13 +33,13 @@ class DirectTransport:
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
         return [self.send(command, budget) for command in commands]
 
-    async def listen(self, since: float) -> bool:
+    async def subscribe(self, since: float) -> bool:
         return False
 
-    async def hear(self, timeout: float | None) -> None:
+    async def listen(self, timeout: float | None) -> None:
         """Bells came at once."""
 
-    def poke(self) -> None: ...
+    def interrupt(self) -> None: ...
 
     def distrust(self, why: str) -> None:
         raise AssertionError("the small Redis answered nonsense")

@@ -22,28 +22,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from servers.programs import program
-
 ROOT = Path(__file__).resolve().parent.parent
-SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
-WHOLE = "src/holdfast/core/*,src/holdfast/model.py,src/holdfast/backends/memory.py"
+sys.path.insert(0, str(ROOT))
+from lab.servers.programs import program  # noqa: E402
 
-CONFORMANCE = "tests/test_conformance.py"
+SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
+WHOLE = "src/lockfast/core/*,src/lockfast/model.py,src/lockfast/stores/memory.py"
+
+CONFORMANCE = "tests/stores/test_conformance.py"
 # What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
 WAITING = [
     "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_redlock.py",
     "tests/chaos/test_chaos_sql.py",
-    "tests/test_docs.py", "tests/test_bench.py",
-    "tests/test_sql_servers.py", "tests/test_zookeeper_server.py",
+    "tests/meta/test_docs.py", "tests/meta/test_bench.py",
+    "tests/lab/test_sql_servers.py", "tests/lab/test_zookeeper_server.py",
     "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
     "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
     "tests/faults",
 ]  # fmt: skip
 COMPUTING = [
-    "tests/test_simulation.py", "tests/test_law_twins.py", "tests/test_history.py",
-    "tests/redis_store/test_miniredis.py", "tests/redis_store/test_miniredis_lua.py",
-    "tests/redis_store/test_miniredis_clock.py", "tests/test_keys.py",
-    "tests/redlock_store/test_redlock_model.py",
+    "tests/lab/test_simulation.py", "tests/core/test_law_in_every_store.py", "tests/lab/test_history.py",
+    "tests/lab/test_miniredis.py", "tests/lab/test_miniredis_lua.py",
+    "tests/lab/test_miniredis_clock.py", "tests/api/test_keys.py",
+    "tests/lab/test_redlock_model.py",
 ]  # fmt: skip
 
 POLITE = ["nice", "-n", "19"]
@@ -70,7 +71,7 @@ STAGES: list[dict[str, list[str]]] = [
     }
     | {
         f"simulation: {store}": [
-            *(*POLITE, sys.executable, "-m", "holdfast.testing.simulate"),
+            *(*POLITE, sys.executable, "-m", "lab.simulate"),
             *("--store", store, "--seeds", seeds),
         ]
         for store, seeds in SEEDS.items()
@@ -95,7 +96,7 @@ class Step:
 
     def start(self) -> None:
         environment = dict(os.environ)
-        # Each of very many processes would compile holdfast anew.
+        # Each of very many processes would compile lockfast anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if "pytest" in self.command:
             environment["COVERAGE_PROCESS_START"] = str(ROOT / "pyproject.toml")
@@ -129,7 +130,7 @@ def run(stage: dict[str, list[str]]) -> list[Step]:
 
 
 def missing_servers() -> list[str]:
-    lines = (ROOT / "tests/servers/needed").read_text().splitlines()
+    lines = (ROOT / "lab/lab/servers/needed").read_text().splitlines()
     pairs = [line.split() for line in lines if line and not line.startswith("#")]
     return [name for name, _package in pairs if program(name) is None]
 
@@ -154,7 +155,7 @@ def main() -> int:
     missing = missing_servers()
     if missing:
         print(
-            f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run tests/servers/ensure"
+            f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run lab/lab/servers/ensure"
         )
         print("!!! as root, or install them; the stores that need them were left out.\n")
         failed += os.environ.get("CI") == "true"

@@ -29,8 +29,10 @@ class Server:
     def __enter__(self) -> Self:
         program = shutil.which("redis-server", path="/usr/local/bin:/usr/bin:/usr/sbin:/bin")
         if program is None:
-            raise RuntimeError("no redis-server on this machine: tests/servers/ensure installs it")
-        self.folder = tempfile.mkdtemp(prefix="holdfast-bench-")
+            raise RuntimeError(
+                "no redis-server on this machine: lab/lab/servers/ensure installs it"
+            )
+        self.folder = tempfile.mkdtemp(prefix="lockfast-bench-")
         for _ in range(ATTEMPTS):
             self.port = free_port()
             arguments = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 
-from ._crew import Ready, wait_until
+from ._processes import Ready, wait_until
 
 
 def take_turns(

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
-from ._crew import Ready, wait_until
+from ._processes import Ready, wait_until
 from ._rounds import jain, percentile
 
 T = TypeVar("T")

@@ -36,8 +36,8 @@ class Server:
         jars = [Path("/usr/share/java", jar) for jar in JARS]
         java = shutil.which("java")
         if java is None or not all(jar.exists() for jar in jars):
-            raise RuntimeError("no ZooKeeper on this machine: tests/servers/ensure installs it")
-        self.folder = tempfile.mkdtemp(prefix="holdfast-bench-")
+            raise RuntimeError("no ZooKeeper on this machine: lab/lab/servers/ensure installs it")
+        self.folder = tempfile.mkdtemp(prefix="lockfast-bench-")
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         command = [java, *JAVA, "-cp", ":".join(map(str, jars)), main, f"{self.folder}/zoo.cfg"]
         for _ in range(ATTEMPTS):

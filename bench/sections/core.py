@@ -6,8 +6,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
-import holdfast
-import holdfast.aio
+import lockfast
+import lockfast.aio
 
 from ._line import Line, at_most
 from ._rounds import Subject, interleaved
@@ -18,8 +18,8 @@ REENTRY = 5.0
 
 def measure(quick: bool) -> list[Line]:
     with asyncio.Runner() as runner:
-        client, tasks = holdfast.connect("memory://"), holdfast.aio.connect("memory://")
-        heard = holdfast.connect("memory://")
+        client, tasks = lockfast.connect("memory://"), lockfast.aio.connect("memory://")
+        heard = lockfast.connect("memory://")
         heard.on_event(lambda event: None)
         subjects = _blocking(client, heard) | _asyncio(tasks, runner)
         found = interleaved(subjects, rounds=8 if quick else 20, seconds=0.03 if quick else 0.05)
@@ -38,7 +38,7 @@ def measure(quick: bool) -> list[Line]:
     return lines
 
 
-def _blocking(client: holdfast.Client, heard: holdfast.Client) -> dict[str, Subject]:
+def _blocking(client: lockfast.Client, heard: lockfast.Client) -> dict[str, Subject]:
     lock = client.lock("orders:42")
     told = heard.lock("orders:42")
     outer = client.lock("orders:43")
@@ -79,7 +79,7 @@ def _blocking(client: holdfast.Client, heard: holdfast.Client) -> dict[str, Subj
     }
 
 
-def _asyncio(client: holdfast.aio.Client, runner: asyncio.Runner) -> dict[str, Subject]:
+def _asyncio(client: lockfast.aio.Client, runner: asyncio.Runner) -> dict[str, Subject]:
     lock = client.lock("orders:42")
     outer = client.lock("orders:43")
     bare = asyncio.Lock()

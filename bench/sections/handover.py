@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import filelock
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_least, at_most, number
+from ._processes import Ready, together, wait_until
 from ._turns import take_turns
 from ._visits import Outcome, Visit, judged, middle
 
@@ -49,15 +49,15 @@ class Contest:
 
 
 CONTESTS = (
-    Contest("holdfast", 1),
+    Contest("lockfast", 1),
     Contest("filelock", 1),
     Contest("turns", 1),
-    Contest("holdfast", 8),
+    Contest("lockfast", 8),
     Contest("filelock", 8),
     Contest("turns", 8),
-    Contest("holdfast", 64),
+    Contest("lockfast", 64),
     Contest("turns", 64),
-    Contest("holdfast", 64, threads=True),
+    Contest("lockfast", 64, threads=True),
 )
 
 
@@ -69,7 +69,7 @@ def measure(quick: bool) -> list[Line]:
             outcomes[contest].append(_contend(contest, seconds))
     lines = []
     for contest in CONTESTS:
-        if contest.subject == "holdfast":
+        if contest.subject == "lockfast":
             lines += _lines(contest, outcomes)
     overlaps = sum(outcome.overlaps for found in outcomes.values() for outcome in found)
     return [*lines, at_most(0, "two inside at once", overlaps, "times")]
@@ -111,7 +111,7 @@ def _contend(contest: Contest, seconds: float) -> Outcome:
     """One round. What happened while they came and went is not counted."""
     contenders = contest.waiting + 1
     processes, threads = (1, contenders) if contest.threads else (contenders, 1)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
         lasts = SETTLE + seconds
         if contest.subject == "turns":
             answers = together(_turns, processes, folder, processes, lasts, lasts=lasts)
@@ -163,8 +163,8 @@ def _visit(enter: Callable[[float], object], begin: float, end: float, noted: li
 @contextmanager
 def _entrance(subject: str, folder: str) -> Iterator[Callable[[float], object]]:
     """How to enter, given for how long to wait: a context manager that gives the fence, or 0."""
-    if subject == "holdfast":
-        with holdfast.connect(f"sqlite://{folder}/locks.db") as client:
+    if subject == "lockfast":
+        with lockfast.connect(f"sqlite://{folder}/locks.db") as client:
 
             @contextmanager
             def enter(timeout: float) -> Iterator[int]:

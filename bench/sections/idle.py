@@ -8,10 +8,10 @@ import tempfile
 import threading
 import time
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_most
+from ._processes import Ready, together, wait_until
 
 NEAR_ZERO = 0.05  # CPU seconds a second, all waiting processes together
 PROCESSES = 4
@@ -22,7 +22,7 @@ SETTLE = 0.7
 def measure(quick: bool) -> list[Line]:
     seconds = 2.0 if quick else 6.0  # a waiter refreshes its place every 1.5 s
     counted: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
 
         def count(begin: float) -> None:
             for moment in (begin + SETTLE, begin + SETTLE + seconds):
@@ -54,7 +54,7 @@ def _transactions(shm: str) -> int:
 
 def _member(index: int, ready: Ready, path: str, seconds: float) -> float:
     """The first holds it, the others wait: CPU seconds that this process spent meanwhile."""
-    with holdfast.connect(f"sqlite://{path}") as client:
+    with lockfast.connect(f"sqlite://{path}") as client:
         lock = client.lock("orders:42")
         crowd: list[threading.Thread] = []
         if index == 0:

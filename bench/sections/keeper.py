@@ -6,10 +6,10 @@ import tempfile
 import threading
 import time
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_most
+from ._processes import Ready, together, wait_until
 from ._rounds import percentile
 
 LEASES = 10_000
@@ -19,7 +19,7 @@ PROBE_EVERY = 0.002
 
 def measure(quick: bool) -> list[Line]:
     lines = _one_store("memory", "memory://bench-keeper", quick)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
         return lines + _one_store("sqlite", f"sqlite://{folder}/locks.db", quick)
 
 
@@ -28,7 +28,7 @@ def _one_store(store: str, url: str, quick: bool) -> list[Line]:
     seconds = 0.75 * lease if quick else lease
     threads = threading.active_count()
     idle = _cpu_of_a_pause(0.5) / 0.5
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         for number in range(LEASES):
             client.lock(f"orders:{number}", lease=lease, renew=True).acquire()
         threads = threading.active_count() - threads
@@ -64,7 +64,7 @@ def _claims_meanwhile(store: str, url: str, seconds: float) -> list[float]:
 
 
 def _probe(index: int, ready: Ready, url: str, seconds: float) -> list[float]:
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         lock = client.lock("another's")
         lock.acquire().release()
         begin = ready()

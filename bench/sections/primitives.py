@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_most, number, times
+from ._processes import Ready, together, wait_until
 from ._redis import Server
 from ._rounds import Subject, interleaved, percentile
 
@@ -45,7 +45,7 @@ def measure(quick: bool) -> list[Line]:
 
 
 def _cycles(store: str, url: str, rounds: int, seconds: float) -> list[Line]:
-    client = holdfast.connect(url)
+    client = lockfast.connect(url)
     subjects = {
         "a plain lock": _cycle(lambda: client.lock("plain")),
         "read": _cycle(lambda: client.rwlock("shared").read()),
@@ -82,7 +82,7 @@ def _cycle(made: Callable[[], Any]) -> Subject:
 
 def _many_names(url: str, rounds: int, seconds: float) -> list[Line]:
     lines = []
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         for size in SIZES:
             names = [f"part:{number}" for number in range(size)]
             subjects = {
@@ -101,7 +101,7 @@ def _many_names(url: str, rounds: int, seconds: float) -> list[Line]:
 
 
 @contextlib.contextmanager
-def _nested(client: holdfast.Client, names: list[str]) -> Any:
+def _nested(client: lockfast.Client, names: list[str]) -> Any:
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(client.lock(name))
@@ -145,7 +145,7 @@ def _contend(
     index: int, ready: Ready, url: str, seconds: float
 ) -> list[tuple[bool, int, float, float]]:
     """What each of this process's threads got: does it write, fence, asked, acquired."""
-    client = holdfast.connect(url)
+    client = lockfast.connect(url)
     lock = client.rwlock("crowded")
     visits: list[tuple[bool, int, float, float]] = []
 

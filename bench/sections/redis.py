@@ -3,7 +3,7 @@
 The limit is a blocking socket that sends two commands per cycle that were encoded before and reads
 the answers without parsing them. It sleeps until they come; a thread of ours that is alone looks
 for them first, so there is the same socket that looks, too. "Plain scripts" are the least that a
-lock must do (SET NX PX; compare and delete); "our scripts" are holdfast's own: fences, queue and
+lock must do (SET NX PX; compare and delete); "our scripts" are lockfast's own: fences, queue and
 all. Everybody's lease is 30 s. The others' locks are made for each cycle, as ours is.
 """
 
@@ -20,10 +20,10 @@ from typing import Any
 import redis.asyncio
 import redis_lock
 
-import holdfast
-import holdfast.aio
-from holdfast.backends.redis.near import Near
-from holdfast.backends.redis.scripts import CLAIM, RELEASE
+import lockfast
+import lockfast.aio
+from lockfast.stores.redis.scripts import CLAIM, RELEASE
+from lockfast.stores.redis.spin import Near
 
 from ._line import Line, number, times
 from ._redis import LEASE, Bare, Server, packed
@@ -56,9 +56,9 @@ def measure(quick: bool) -> list[Line]:
 
 
 def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
-    client, plain = holdfast.connect(server.url), server.client()
+    client, plain = lockfast.connect(server.url), server.client()
     subjects = {
-        "holdfast": _cycle(lambda: client.lock("orders:42")),
+        "lockfast": _cycle(lambda: client.lock("orders:42")),
         "socket, plain scripts": _plain_scripts(server.port, "bare:1"),
         "socket that looks, plain scripts": _plain_scripts(server.port, "bare:0", looks=True),
         "socket, our scripts": _our_scripts(server.port),
@@ -85,7 +85,7 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
 def _line(found: Rounds, what: str, other: str, least: float | None = None, many: int = 1) -> Line:
     """``many`` is how many cycles were counted as one, because they ran at the same time."""
     against = f"{other} {number(many * found.per_second(other))}/s"
-    ratio, rate = found.faster("holdfast", other), many * found.per_second("holdfast")
+    ratio, rate = found.faster("lockfast", other), many * found.per_second("lockfast")
     if least is None:
         return Line(what, rate, "cycles/s", against, f"{ratio:.2f}×")
     return times(what, rate, "cycles/s", against, ratio, least)
@@ -113,7 +113,7 @@ def _our_scripts(port: int) -> Subject:
     bare = Bare(port)
     for script in (CLAIM, RELEASE):
         bare.ask(packed("SCRIPT", "LOAD", script.source))
-    key, lease = "hf:{default:bare:2}", str(LEASE * 1_000_000)
+    key, lease = "lf:{default:bare:2}", str(LEASE * 1_000_000)
     keys = ("3", key, f"{key}:q", f"{key}:w")
     said = (CLAIM_ID, lease, "1", "1", f"{lease} 1 1 . host 12345 MainThread")
     claim = packed("EVALSHA", CLAIM.sha, *keys, *said)
@@ -154,12 +154,12 @@ def _two_commands(bare: Bare, claim: bytes, release: bytes, looks: bool = False)
 def _many_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
     plain = server.client()
     with (
-        holdfast.connect(server.url) as client,
+        lockfast.connect(server.url) as client,
         _threads(lambda index: _cycle(lambda: client.lock(f"orders:{index}"))) as ours,
         _threads(lambda index: _plain_scripts(server.port, f"bare:{index}")) as bare,
         _threads(lambda index: _cycle(lambda: plain.lock(f"a:{index}", timeout=LEASE))) as theirs,
     ):
-        subjects = {"holdfast": ours, "16 sockets, plain scripts": bare, "redis-py Lock": theirs}
+        subjects = {"lockfast": ours, "16 sockets, plain scripts": bare, "redis-py Lock": theirs}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
     plain.close()
     what = f"{THREADS} threads, a name each: together"
@@ -210,10 +210,10 @@ def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
 
 def _tasks(server: Server, tasks: int, rounds: int, seconds: float) -> list[Line]:
     with asyncio.Runner() as runner:
-        ours = holdfast.aio.connect(server.url)
+        ours = lockfast.aio.connect(server.url)
         theirs = redis.asyncio.Redis(host="127.0.0.1", port=server.port)
         subjects = {
-            "holdfast": _gathered(runner, tasks, lambda index: ours.lock(f"orders:{index}")),
+            "lockfast": _gathered(runner, tasks, lambda index: ours.lock(f"orders:{index}")),
             "redis.asyncio Lock": _gathered(
                 runner, tasks, lambda index: theirs.lock(f"b:{index}", timeout=LEASE)
             ),

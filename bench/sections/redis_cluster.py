@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import holdfast
-import holdfast.aio
+import lockfast
+import lockfast.aio
 
 from ._line import Line, number
 from ._redis import PATIENCE, Server, free_port
@@ -94,7 +94,7 @@ def _threads(urls: dict[str, str], rounds: int, seconds: float) -> list[Line]:
     for what, names in (("one name", NAMES[:1]), ("300 names over all nodes", NAMES)):
         with ExitStack() as stack:
             subjects = {
-                where: _cycle(stack.enter_context(holdfast.connect(url)), names)
+                where: _cycle(stack.enter_context(lockfast.connect(url)), names)
                 for where, url in urls.items()
             }
             found = interleaved(subjects, rounds=rounds, seconds=seconds)
@@ -104,9 +104,9 @@ def _threads(urls: dict[str, str], rounds: int, seconds: float) -> list[Line]:
 
 def _by_turns(servers: list[Server], url: str, rounds: int, seconds: float) -> Line:
     with ExitStack() as stack:
-        clients = [stack.enter_context(holdfast.connect(server.url)) for server in servers]
+        clients = [stack.enter_context(lockfast.connect(server.url)) for server in servers]
         subjects = {
-            "cluster": _cycle(stack.enter_context(holdfast.connect(url)), NAMES),
+            "cluster": _cycle(stack.enter_context(lockfast.connect(url)), NAMES),
             APART: _cycle_all(clients, NAMES),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
@@ -131,7 +131,7 @@ def _cycle_all(clients: list[Any], names: list[str]) -> Subject:
 
 def _tasks(urls: dict[str, str], tasks: int, rounds: int, seconds: float) -> list[Line]:
     with asyncio.Runner() as runner:
-        clients = {where: holdfast.aio.connect(url) for where, url in urls.items()}
+        clients = {where: lockfast.aio.connect(url) for where, url in urls.items()}
         subjects = {where: _gathered(runner, client, tasks) for where, client in clients.items()}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         for client in clients.values():
@@ -177,7 +177,7 @@ def _turns(url: str) -> Iterator[Subject]:
                     pass
             done.put(None)
 
-    clients = [holdfast.connect(url) for _ in orders]
+    clients = [lockfast.connect(url) for _ in orders]
     pairs = zip(clients, orders, strict=True)
     crowd = [threading.Thread(target=work, args=pair, daemon=True) for pair in pairs]
     for thread in crowd:
@@ -206,7 +206,7 @@ def _renewals(urls: dict[str, str], seconds: float) -> Line:
 
 
 def _cpu_of_renewals(url: str, seconds: float) -> float:
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         for index in range(LEASES):
             client.lock(f"held:{index}", lease=3.0, renew=True).acquire()
         before, renewals = time.process_time(), client.statistics().renewals

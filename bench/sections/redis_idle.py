@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_most, number
+from ._processes import Ready, together, wait_until
 from ._redis import SENT, Server, more
 
 COMMANDS = 1.0  # a second, a target of SPEED.md
@@ -26,7 +26,7 @@ NAME = "orders:42"
 def measure(quick: bool) -> list[Line]:
     seconds = 3.0 if quick else 9.0  # a waiter refreshes its place every 1.5 s
     counted: list[tuple[dict[str, int], int]] = []
-    with Server() as server, holdfast.connect(server.url) as client:
+    with Server() as server, lockfast.connect(server.url) as client:
 
         def count(begin: float) -> None:
             for moment in (begin + ARRIVE + SETTLE, begin + ARRIVE + SETTLE + seconds):
@@ -52,7 +52,7 @@ def measure(quick: bool) -> list[Line]:
 
 def _member(index: int, ready: Ready, url: str, seconds: float) -> float:
     """CPU seconds that this process spent while they all waited."""
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         begin = ready()
         end = begin + ARRIVE + SETTLE + seconds
 

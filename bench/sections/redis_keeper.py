@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 
-import holdfast
+import lockfast
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, at_most, number
+from ._processes import Ready, together, wait_until
 from ._redis import Bare, Server, packed
 from ._rounds import percentile
 
@@ -26,7 +26,7 @@ PROBE_EVERY = 0.001
 def measure(quick: bool) -> list[Line]:
     lease = 3.0 if quick else 6.0  # renewed after a third of it
     seconds = 1.5 if quick else 2 * lease
-    with Server() as server, holdfast.connect(server.url) as client:
+    with Server() as server, lockfast.connect(server.url) as client:
         quiet = together(_probe, 1, server.port, seconds, lasts=seconds)[0]
         threads = threading.active_count()
         for index in range(LEASES):

@@ -12,7 +12,7 @@ import itertools
 import os
 import time
 
-import holdfast.aio
+import lockfast.aio
 
 from ._line import Line, at_most, number
 from ._redis import Server
@@ -62,7 +62,7 @@ def measure(quick: bool) -> list[Line]:
 
 async def _use(url: str, first: int, count: int, server: Server | None = None) -> float:
     """Acquire and release each once; the most that the server's memory was."""
-    client = holdfast.aio.connect(url)
+    client = lockfast.aio.connect(url)
     numbers = iter(range(first, first + count))
     peak = 0.0
 

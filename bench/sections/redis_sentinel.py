@@ -13,16 +13,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import holdfast
-import holdfast.aio
+import lockfast
+import lockfast.aio
 
 from ._line import Line, number, times
 from ._rounds import Rounds, Subject, interleaved
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from servers.redis_sentinel import RedisSentinels
-from servers.redis_server import RedisServer
+from lab.servers.redis_sentinel import RedisSentinels
+from lab.servers.redis_server import RedisServer
 
 WITHIN = 1.15  # target: so many times as long as one node takes, at most
 TASKS = 100
@@ -69,7 +69,7 @@ def _times(found: Rounds, subject: str, other: str) -> str:
 
 
 def _threads(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
-    clients = {name: holdfast.connect(url) for name, url in urls.items()}
+    clients = {name: lockfast.connect(url) for name, url in urls.items()}
     subjects = {name: _cycle(client) for name, client in clients.items()}
     found = interleaved(subjects, rounds=rounds, seconds=seconds)
     for client in clients.values():
@@ -77,7 +77,7 @@ def _threads(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     return found
 
 
-def _cycle(client: holdfast.Client) -> Subject:
+def _cycle(client: lockfast.Client) -> Subject:
     def cycle(count: int) -> None:
         for _ in range(count):
             with client.lock("orders:42"):
@@ -88,7 +88,7 @@ def _cycle(client: holdfast.Client) -> Subject:
 
 def _tasks(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     with asyncio.Runner() as runner:
-        clients = {name: holdfast.aio.connect(url) for name, url in urls.items()}
+        clients = {name: lockfast.aio.connect(url) for name, url in urls.items()}
         subjects = {name: _crowd(runner, client) for name, client in clients.items()}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         for client in clients.values():
@@ -96,7 +96,7 @@ def _tasks(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     return found
 
 
-def _crowd(runner: asyncio.Runner, client: holdfast.aio.Client) -> Callable[[int], object]:
+def _crowd(runner: asyncio.Runner, client: lockfast.aio.Client) -> Callable[[int], object]:
     async def one(name: str, count: int) -> None:
         for _ in range(count):
             async with client.lock(name):

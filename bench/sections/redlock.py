@@ -15,8 +15,8 @@ from typing import Any
 import pottery
 import redlock
 
-import holdfast
-from holdfast.testing.faults import FaultProxy
+import lockfast
+from lab.fault_proxy_control import FaultProxy
 
 from ._line import Line, number, times
 from ._redis import LEASE, Server
@@ -44,14 +44,14 @@ def measure(quick: bool) -> list[Line]:
 def _near(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
     size = len(servers)
     ours, one = (
-        holdfast.connect(_url(server.port for server in servers)),
-        holdfast.connect(servers[0].url),
+        lockfast.connect(_url(server.port for server in servers)),
+        lockfast.connect(servers[0].url),
     )
     masters = {server.client() for server in servers}
     theirs = redlock.Redlock([server.url for server in servers])
     found = interleaved(
         {
-            "holdfast": _cycle(lambda: ours.lock("orders:42")),
+            "lockfast": _cycle(lambda: ours.lock("orders:42")),
             "one node": _cycle(lambda: one.lock("one:1")),
             "pottery": _cycle(
                 lambda: pottery.Redlock(key="theirs:1", masters=masters, auto_release_time=LEASE)
@@ -63,17 +63,17 @@ def _near(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
     )
     ours.close()
     one.close()
-    rate, what = found.per_second("holdfast"), f"{size} nodes: with client.lock(name)"
+    rate, what = found.per_second("lockfast"), f"{size} nodes: with client.lock(name)"
     lines = []
     for other, least in (("pottery", OF_POTTERY), ("redlock-py", OF_REDLOCK_PY)):
         against = f"{other} {number(found.per_second(other))}/s"
-        ratio = found.faster("holdfast", other)
+        ratio = found.faster("lockfast", other)
         if size == 3:
             lines.append(times(what, rate, "cycles/s", against, ratio, least))
         else:
             lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
     against = f"one node {number(found.per_second('one node'))}/s"
-    ratio = found.faster("holdfast", "one node")
+    ratio = found.faster("lockfast", "one node")
     lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
     return lines
 
@@ -84,19 +84,19 @@ def _far(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
         nets = [stack.enter_context(FaultProxy(("127.0.0.1", s.port))) for s in servers]
         for net in nets:
             net.latency = DISTANCE
-        ours = holdfast.connect(_url(net.port for net in nets))
-        one = holdfast.connect(f"redis://127.0.0.1:{nets[0].port}/0")
+        ours = lockfast.connect(_url(net.port for net in nets))
+        one = lockfast.connect(f"redis://127.0.0.1:{nets[0].port}/0")
         subjects = {
-            "holdfast": _cycle(lambda: ours.lock("orders:42")),
+            "lockfast": _cycle(lambda: ours.lock("orders:42")),
             "one node": _cycle(lambda: one.lock("one:1")),
         }
         found = interleaved(subjects, rounds=max(rounds // 2, 2), seconds=2 * seconds)
         ours.close()
         one.close()
-    longer = found.faster("one node", "holdfast")
+    longer = found.faster("one node", "lockfast")
     return Line(
         f"{len(servers)} nodes, {DISTANCE * 1e3:g} ms away: one cycle",
-        1e3 / found.per_second("holdfast"),
+        1e3 / found.per_second("lockfast"),
         "ms",
         f"one node {number(1e3 / found.per_second('one node'))} ms",
         f"{longer:.2f}×",

@@ -27,16 +27,16 @@ from typing import Any
 import asyncmy
 import psycopg
 
-import holdfast
-from holdfast.backends.rows.pool import BlockingTransport
+import lockfast
+from lockfast.stores.sql.threads import BlockingTransport
 
 from ._line import Line, at_least, at_most, number, times
 from ._rounds import Subject, interleaved, jain, percentile
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from servers.mariadb_server import MariaDBServer
-from servers.postgres_server import PostgresServer
+from lab.servers.mariadb_server import MariaDBServer
+from lab.servers.postgres_server import PostgresServer
 
 OF_THE_BARE_CYCLE = 0.8
 POLL = 0.1
@@ -68,17 +68,17 @@ def measure(quick: bool) -> list[Line]:
 def _alone(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(TABLE.format(key="bytea" if name == "PostgreSQL" else "binary(32)"))
-        client = holdfast.connect(server.url)
+        client = lockfast.connect(server.url)
         subjects: dict[str, Subject] = {
-            "holdfast": _cycle(client),
+            "lockfast": _cycle(client),
             "bare": _bare(cursor),
             "locks": _database_locks(cursor, name == "PostgreSQL"),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         client.close()
-    what, value = f"{name}: with client.lock(name)", found.per_second("holdfast")
-    bare = found.faster("holdfast", "bare")
-    locks = found.faster("holdfast", "locks")
+    what, value = f"{name}: with client.lock(name)", found.per_second("lockfast")
+    bare = found.faster("lockfast", "bare")
+    locks = found.faster("lockfast", "locks")
     theirs = "advisory lock, a session's" if name == "PostgreSQL" else "GET_LOCK, a session's"
     return [
         times(what, value, "/s", "insert + delete, driver's cursor", bare, OF_THE_BARE_CYCLE),
@@ -91,10 +91,10 @@ async def _alone_in_tasks(name: str, server: Any, rounds: int, seconds: float) -
     if name == "PostgreSQL":
         theirs: Any = await psycopg.AsyncConnection.connect(server.url, autocommit=True)
     else:
-        place = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
-        theirs = await asyncmy.connect(**place, database=server.database)
+        waiter = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
+        theirs = await asyncmy.connect(**waiter, database=server.database)
     key = bytes(range(32))
-    async with holdfast.aio.connect(server.url) as client, theirs.cursor() as cursor:
+    async with lockfast.aio.connect(server.url) as client, theirs.cursor() as cursor:
 
         async def ours() -> None:
             async with client.lock("orders:42"):
@@ -126,7 +126,7 @@ async def _timed(cycle: Callable[[], Awaitable[None]], seconds: float) -> tuple[
     return took / count, count / took
 
 
-def _cycle(client: holdfast.Client) -> Subject:
+def _cycle(client: lockfast.Client) -> Subject:
     def cycle(count: int) -> None:
         for _ in range(count):
             with client.lock("orders:42"):
@@ -206,7 +206,7 @@ def _turns(url: str, waiters: int, each: int, *, polls: bool) -> list[Turn]:
 
 
 def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: Any) -> None:
-    client = holdfast.connect(url)
+    client = lockfast.connect(url)
     turns: list[Turn] = []
 
     def contend() -> None:
@@ -240,7 +240,7 @@ def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: An
 
 def _idle(name: str, url: str, seconds: float) -> Line:
     """What 50 threads of a process that wait for one lock ask of the server."""
-    holder, client = holdfast.connect(url), holdfast.connect(url)
+    holder, client = lockfast.connect(url), lockfast.connect(url)
     hold = holder.lock("idle").acquire()
     crew = [threading.Thread(target=_patient, args=(client,)) for _ in range(50)]
     for thread in crew:
@@ -257,7 +257,7 @@ def _idle(name: str, url: str, seconds: float) -> Line:
     return at_most(MOST_READS, f"{name}: 50 wait in one process: statements", sent / seconds, "/s")
 
 
-def _patient(client: holdfast.Client) -> None:
+def _patient(client: lockfast.Client) -> None:
     with client.lock("idle", timeout=60):
         pass
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import filelock
 
-import holdfast
-import holdfast.aio
+import lockfast
+import lockfast.aio
 
-from ._crew import Ready, together, wait_until
 from ._line import Line, number, times
+from ._processes import Ready, together, wait_until
 from ._rounds import Rounds, Subject, interleaved
 
 OF_THE_ROW_CYCLE = 0.5  # targets of SPEED.md
@@ -30,18 +30,18 @@ ROW = """CREATE TABLE IF NOT EXISTS holds (
 
 
 def measure(quick: bool) -> list[Line]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
         return [*_alone(folder, quick), *_four(folder, quick)]
 
 
 def _alone(folder: str, quick: bool) -> list[Line]:
     with (
         asyncio.Runner() as runner,
-        holdfast.connect(f"sqlite://{folder}/locks.db") as client,
+        lockfast.connect(f"sqlite://{folder}/locks.db") as client,
     ):
-        tasks = holdfast.aio.connect(f"sqlite://{folder}/locks.db")
+        tasks = lockfast.aio.connect(f"sqlite://{folder}/locks.db")
         subjects = {
-            "holdfast": _holdfast(client, "orders:42"),
+            "lockfast": _lockfast(client, "orders:42"),
             "asyncio": _asyncio(tasks, runner),
             "row cycle": _row_cycle(f"{folder}/rows.db", "orders:42"),
             "filelock": _filelock(f"{folder}/a.lock"),
@@ -49,8 +49,8 @@ def _alone(folder: str, quick: bool) -> list[Line]:
         found = interleaved(subjects, rounds=5 if quick else 15, seconds=0.05 if quick else 0.15)
         runner.run(tasks.close())
     return [
-        _line(found, "1 process: with client.lock(name)", "holdfast", "row cycle"),
-        _line(found, "1 process: with client.lock(name)", "holdfast", "filelock"),
+        _line(found, "1 process: with client.lock(name)", "lockfast", "row cycle"),
+        _line(found, "1 process: with client.lock(name)", "lockfast", "filelock"),
         _line(found, "1 process: async with aclient.lock(name)", "asyncio", "row cycle"),
         _line(found, "1 process: async with aclient.lock(name)", "asyncio", "filelock"),
     ]
@@ -77,10 +77,10 @@ def _four(folder: str, quick: bool) -> list[Line]:
 def _member(
     index: int, ready: Ready, folder: str, rounds: int, seconds: float
 ) -> tuple[float, float]:
-    """How often it came round with holdfast, and with the bare rows, taking turns."""
-    with holdfast.connect(f"sqlite://{folder}/four.db") as client:
+    """How often it came round with lockfast, and with the bare rows, taking turns."""
+    with lockfast.connect(f"sqlite://{folder}/four.db") as client:
         subjects = [
-            _holdfast(client, f"orders:{index}"),
+            _lockfast(client, f"orders:{index}"),
             _row_cycle(f"{folder}/four-rows.db", f"orders:{index}"),
         ]
         for subject in subjects:
@@ -101,7 +101,7 @@ def _within(subject: Subject, until: float) -> int:
     return count
 
 
-def _holdfast(client: holdfast.Client, name: str) -> Subject:
+def _lockfast(client: lockfast.Client, name: str) -> Subject:
     def cycle(count: int) -> None:
         for _ in range(count):
             with client.lock(name):
@@ -110,7 +110,7 @@ def _holdfast(client: holdfast.Client, name: str) -> Subject:
     return cycle
 
 
-def _asyncio(client: holdfast.aio.Client, runner: asyncio.Runner) -> Subject:
+def _asyncio(client: lockfast.aio.Client, runner: asyncio.Runner) -> Subject:
     async def cycle(count: int) -> None:
         for _ in range(count):
             async with client.lock("orders:43"):

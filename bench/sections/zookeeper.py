@@ -15,8 +15,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-import holdfast
-import holdfast.aio
+import lockfast
+import lockfast.aio
 
 from ._line import Line, number, times
 from ._rounds import Rounds, Subject, interleaved
@@ -42,18 +42,18 @@ def measure(quick: bool) -> list[Line]:
 def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -> list[Line]:
     bare = Bare(server.port)
     again = kazoo.Lock("/theirs/1")
-    with holdfast.connect(server.url) as client, asyncio.Runner() as runner:
-        tasks = holdfast.aio.connect(server.url)
+    with lockfast.connect(server.url) as client, asyncio.Runner() as runner:
+        tasks = lockfast.aio.connect(server.url)
         subjects = {
-            "holdfast": _cycle(lambda: client.lock("orders:42")),
-            "holdfast, a task": _task_cycle(runner, lambda: tasks.lock("orders:43")),
+            "lockfast": _cycle(lambda: client.lock("orders:42")),
+            "lockfast, a task": _task_cycle(runner, lambda: tasks.lock("orders:43")),
             "socket, create + delete": _two_requests(bare, "/bare"),
             "kazoo create + delete": _two_calls(kazoo, "/plain"),
             "kazoo Lock": _cycle(lambda: kazoo.Lock("/theirs/2")),
             "kazoo Lock, used again": _cycle(lambda: again),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
-        ours = _requests(server, subjects["holdfast"])
+        ours = _requests(server, subjects["lockfast"])
         theirs = _requests(server, subjects["kazoo Lock"])
         runner.run(tasks.close())
     bare.close()
@@ -64,13 +64,13 @@ def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -
         _line(found, what, "kazoo create + delete"),
         _line(found, what, "kazoo Lock", OF_KAZOO),
         _line(found, what, "kazoo Lock, used again"),
-        _line(found, task, "socket, create + delete", subject="holdfast, a task"),
+        _line(found, task, "socket, create + delete", subject="lockfast, a task"),
         Line("requests per cycle", ours, "", f"kazoo Lock {number(theirs)}"),
     ]
 
 
 def _line(
-    found: Rounds, what: str, other: str, least: float | None = None, subject: str = "holdfast"
+    found: Rounds, what: str, other: str, least: float | None = None, subject: str = "lockfast"
 ) -> Line:
     against = f"{other} {number(found.per_second(other))}/s"
     ratio, rate = found.faster(subject, other), found.per_second(subject)

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast.runtime.blocking import run
+import lockfast
+from lockfast.runtime.threads import run
 
 PATIENCE = 60.0  # for anything that must come; then the ordeal fails
 
@@ -45,15 +45,15 @@ async def done(answer: Any) -> Any:
 
 
 async def contend(
-    colour: str, url: str, name: str, lease: float, to_witness: int, orders: int
+    api: str, url: str, name: str, lease: float, to_witness: int, orders: int
 ) -> None:
-    """One source for both faces. It waits for orders without its event loop: one that is blocked
+    """One source for both APIs. It waits for orders without its event loop: one that is blocked
     must not lose locks."""
 
     def say(*words: object) -> None:
         os.write(to_witness, (" ".join(map(str, (os.getpid(), *words))) + "\n").encode())
 
-    client: Any = {"threads": holdfast, "tasks": holdfast.aio}[colour].connect(url)
+    client: Any = {"threads": lockfast, "tasks": lockfast.aio}[api].connect(url)
     lock = client.lock(name, lease=lease, renew=True)
     await done(lock.locked())  # opens the store
     say("ready", 0)
@@ -61,7 +61,7 @@ async def contend(
     while True:
         try:
             hold = await done(lock.acquire())
-        except holdfast.BackendError as error:  # said to be unknown, and then given back
+        except lockfast.BackendError as error:  # said to be unknown, and then given back
             if not error.transient:
                 raise
             say("blocked", 0)
@@ -75,13 +75,13 @@ async def contend(
             say("left", hold.fence)
             try:
                 await done(hold.release())
-            except holdfast.BackendError:
+            except lockfast.BackendError:
                 say("blocked", 0)  # it frees itself, as the error says
             continue
         held, outcome = hold.is_held, "released"
         try:
             await done(hold.release())
-        except holdfast.HoldLost:
+        except lockfast.HoldLost:
             outcome = "HoldLost"
         say("lost", hold.fence, held, outcome)
 
@@ -107,8 +107,8 @@ class Report:
 
 
 class Witness:
-    def __init__(self, url: str, name: str, lease: float, colours: Sequence[str]) -> None:
-        self.url, self.name, self.lease, self.colours = url, name, lease, colours
+    def __init__(self, url: str, name: str, lease: float, apis: Sequence[str]) -> None:
+        self.url, self.name, self.lease, self.apis = url, name, lease, apis
         self.report = Report()
         self.reader, self.writer = os.pipe()
         self.lived = 0
@@ -120,15 +120,15 @@ class Witness:
 
     def fork(self) -> None:
         orders, teller = os.pipe()
-        colour = self.colours[self.lived % len(self.colours)]
+        api = self.apis[self.lived % len(self.apis)]
         self.lived += 1
         pid = os.fork()
         if pid == 0:
             try:
                 for mine in (self.reader, teller, *self.orders.values()):
                     os.close(mine)
-                life = contend(colour, self.url, self.name, self.lease, self.writer, orders)
-                asyncio.run(life) if colour == "tasks" else run(life)
+                life = contend(api, self.url, self.name, self.lease, self.writer, orders)
+                asyncio.run(life) if api == "tasks" else run(life)
             except BaseException as error:
                 os.write(self.writer, f"{os.getpid()} raised 0 {error!r}"[:4000].encode() + b"\n")
             finally:
@@ -138,9 +138,9 @@ class Witness:
 
     def call_up(self) -> None:
         """All contenders at their marks, before the first of them starts."""
-        for _ in self.colours:
+        for _ in self.apis:
             self.fork()
-        for _ in self.colours:
+        for _ in self.apis:
             self.until("ready")
 
     def start(self) -> None:
@@ -272,14 +272,14 @@ def ordeals(
     *,
     rounds: int,
     lease: float,
-    colours: Sequence[str] = ("threads", "threads", "threads"),
+    apis: Sequence[str] = ("threads", "threads", "threads"),
 ) -> list[dict[str, Any]]:
     """One name for each of the kinds (``kill`` or ``stop``), all at the same time; the reports."""
-    source = str(Path(holdfast.__file__).parent.parent)
+    source = str(Path(lockfast.__file__).parent.parent)
     # So many processes that also measure their coverage would be measured instead of the lock.
     environment = {name: value for name, value in os.environ.items() if name[:4] != "COVE"}
     reports = [folder / f"report-{number}" for number in range(len(kinds))]
-    words = [f"{rounds}", f"{lease}", ",".join(colours)]
+    words = [f"{rounds}", f"{lease}", ",".join(apis)]
     running = [
         subprocess.Popen(
             [sys.executable, __file__, url, report.name, kind, *words, report],
@@ -327,11 +327,11 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    url, name, kind, rounds, lease, colours, out = sys.argv[1:]
-    witness = Witness(url, name, float(lease), colours.split(","))
+    url, name, kind, rounds, lease, apis, out = sys.argv[1:]
+    witness = Witness(url, name, float(lease), apis.split(","))
     random.seed(name)
     if (scheme := url.partition(":")[0]) in ("redis", "zookeeper"):
-        importlib.import_module(f"holdfast.backends.{scheme}.store")  # once, not in each contender
+        importlib.import_module(f"lockfast.stores.{scheme}.store")  # once, not in each contender
     try:
         witness.call_up()
         print("ready", flush=True)

@@ -28,9 +28,9 @@ from typing import Any
 
 from storm_verdict import Amnesia
 
-import holdfast
-from holdfast import clock
-from holdfast.testing.faults import FaultProxy
+import lockfast
+from lab.fault_proxy_control import FaultProxy
+from lockfast import clock
 
 NEAR = ("threads", "tasks", "threads")
 PATIENCE = 40.0  # for anything that must come; then the storm fails
@@ -44,7 +44,7 @@ class Program:
     """A process of the storm that answers a line with a line. It ends with its stdin."""
 
     def __init__(self, script: str, *words: str, errors: Any) -> None:
-        source = str(Path(holdfast.__file__).parent.parent)
+        source = str(Path(lockfast.__file__).parent.parent)
         # Coverage of processes that are killed all the time is worth nothing.
         environment = {name: value for name, value in os.environ.items() if name[:4] != "COVE"}
         self.process = subprocess.Popen(
@@ -98,7 +98,7 @@ class Storm:
     @contextmanager
     def raging(self) -> Iterator[Storm]:
         with ExitStack() as stack:
-            folder = stack.enter_context(TemporaryDirectory(prefix="hf"))
+            folder = stack.enter_context(TemporaryDirectory(prefix="lf"))
             self.stderr = Path(folder) / "stderr"
             errors = stack.enter_context(self.stderr.open("ab"))
             self.path = f"{folder}/witness"
@@ -113,8 +113,8 @@ class Storm:
                 [stack.enter_context(FaultProxy(("127.0.0.1", port))) for port in self.ports()]
                 for _side in ("near", "far")
             )
-            for colour in NEAR:
-                self.spawn(colour)
+            for api in NEAR:
+                self.spawn(api)
             self.spawn("threads", far=True)
             self.goes_on("start", clock.now())
             yield self
@@ -129,17 +129,17 @@ class Storm:
         self.records = json.loads(Path(report).read_text())
         errors = self.stderr.read_text()
         if left:
-            with holdfast.connect(self.url(self.ports())) as client:
+            with lockfast.connect(self.url(self.ports())) as client:
                 errors += "\n".join(str(client.inspect(name)) for name in self.leases)
         return codes, left, errors
 
     # -- workers -------------------------------------------------------------------------------
 
-    def spawn(self, colour: str, *, far: bool = False) -> None:
+    def spawn(self, api: str, *, far: bool = False) -> None:
         url = self.url([net.port for net in (self.far_nets if far else self.near_nets)])
         leases = {"slow": self.leases["slow"]} if far else self.leases
-        pid = self.nursery("spawn", colour, url, self.path, leases)
-        (self.far if far else self.near)[pid] = colour
+        pid = self.nursery("spawn", api, url, self.path, leases)
+        (self.far if far else self.near)[pid] = api
 
     def replace(self, pid: int) -> None:
         """A killed one; on the far side by one of the other colour."""
@@ -169,9 +169,9 @@ class Storm:
     def seen(self, name: str) -> object:
         """Who has it and who waits, or why that cannot be asked just now."""
         try:
-            with holdfast.connect(self.url(self.ports())) as client:
+            with lockfast.connect(self.url(self.ports())) as client:
                 return client.inspect(name)
-        except holdfast.BackendError as error:
+        except lockfast.BackendError as error:
             return error
 
     def catch(self, names: Sequence[str], pids: Sequence[int] = ()) -> dict[str, int]:
@@ -323,16 +323,16 @@ class ServerStorm(Storm):
         """What is in those requests whose replies may get lost, one kind each."""
         raise NotImplementedError
 
-    def drop_replies(self) -> None:
+    def lose_replies(self) -> None:
         match = self.random.choice(self.requests())
         then = self.random.choice(["reset", "silence"])
         (net,) = self.near_nets
         before = net.dropped
-        net.drop_replies(3, match=match, then=then)  # type: ignore[arg-type]
+        net.lose_replies(3, match=match, then=then)  # type: ignore[arg-type]
         until = clock.now() + 0.5
         while net.dropped - before < 3 and clock.now() < until:
             time.sleep(POLL)
-        net.drop_replies(0)
+        net.lose_replies(0)
         net.heal()
         self.faults["dropped replies"] += net.dropped - before
         self.goes_on("drop", clock.now())

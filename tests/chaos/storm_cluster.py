@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from storm import PATIENCE, POLL, Storm
 from storm_verdict import Amnesia
 
-from holdfast import clock
-from holdfast.backends.redis.cluster.slots import slot_of
+from lockfast import clock
+from lockfast.stores.redis_cluster.slots import slot_of
 
 if TYPE_CHECKING:
-    from servers.redis_cluster import ClusterNode, RedisCluster
+    from lab.servers.redis_cluster import ClusterNode, RedisCluster
 
 LEASES = {"quick": 0.8, "usual": 1.2, "slow": 2.0}
 
 
 class ClusterStorm(Storm):
     leases = LEASES
-    module = "holdfast.backends.redis.cluster.store"
+    module = "lockfast.stores.redis_cluster.store"
 
     def __init__(self, cluster: RedisCluster, seed: int) -> None:
         super().__init__(seed)

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from storm import ServerStorm
 from storm_verdict import Amnesia
 
-from holdfast import clock
-from holdfast.backends.redis import scripts
+from lockfast import clock
+from lockfast.stores.redis import scripts
 
 LEASES = {"quick": 0.5, "usual": 0.8, "slow": 1.3}
 
 
 class RedisStorm(ServerStorm):
     leases = LEASES
-    module = "holdfast.backends.redis.store"
+    module = "lockfast.stores.redis.store"
 
     def url(self, ports: Sequence[int]) -> str:
         return f"redis://127.0.0.1:{ports[0]}/0"

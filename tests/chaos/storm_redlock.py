@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from storm import POLL, Storm
 
-from holdfast import clock
-from holdfast.backends.redis import scripts
+from lockfast import clock
+from lockfast.stores.redis import scripts
 
 if TYPE_CHECKING:
-    from servers.redlock_servers import RedlockServers
+    from lab.servers.redlock_servers import RedlockServers
 
 LEASES = {"quick": 1.0, "usual": 1.4, "slow": 2.0}
 LONGEST = 2.0  # so long does a node that forgot not vote
@@ -20,7 +20,7 @@ LONGEST = 2.0  # so long does a node that forgot not vote
 
 class RedlockStorm(Storm):
     leases = LEASES
-    module = "holdfast.backends.redis.quorum.store"
+    module = "lockfast.stores.redlock.store"
 
     def __init__(self, servers: RedlockServers, seed: int) -> None:
         super().__init__(seed)
@@ -82,15 +82,15 @@ class RedlockStorm(Storm):
         self.servers.call("SCRIPT", "FLUSH")
         self.goes_on("flushed scripts", clock.now())
 
-    def drop_replies(self) -> None:
+    def lose_replies(self) -> None:
         """Of one verb, at all nodes."""
         verb = self.random.choice([scripts.VOTE, scripts.SETTLE, scripts.GIVE_BACK])
         before = sum(net.dropped for net in self.near_nets)
         for net in self.near_nets:
-            net.drop_replies(2, match=verb.sha.encode(), then="reset")
+            net.lose_replies(2, match=verb.sha.encode(), then="reset")
         time.sleep(40 * POLL)
         for net in self.near_nets:
-            net.drop_replies(0)
+            net.lose_replies(0)
             net.heal()
         self.faults["dropped replies"] += sum(net.dropped for net in self.near_nets) - before
         self.goes_on("drop", clock.now())

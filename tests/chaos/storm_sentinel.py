@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from storm import Storm
 
-from holdfast import clock
+from lockfast import clock
 
 if TYPE_CHECKING:
-    from servers.redis_sentinel import RedisSentinels
+    from lab.servers.redis_sentinel import RedisSentinels
 
 LEASES = {"quick": 1.5, "usual": 2.5, "slow": 4.0}
 
 
 class SentinelStorm(Storm):
     leases = LEASES
-    module = "holdfast.backends.redis.store"
+    module = "lockfast.stores.redis.store"
 
     def __init__(self, servers: RedisSentinels, seed: int) -> None:
         super().__init__(seed)

@@ -10,16 +10,16 @@ from typing import Any
 
 from storm import ServerStorm
 
-from holdfast import clock
+from lockfast import clock
 
 # Longer than on Redis: a budget is a sixth of it, and a session of PostgreSQL is a process.
 LEASES = {"quick": 0.9, "usual": 1.2, "slow": 1.5}
 
-# All that are holdfast's; those that hear; how to end one; what is in requests on the wire (of what
+# All that are lockfast's; those that hear; how to end one; what is in requests on the wire (of what
 # MariaDB prepared only who asks can be read, and of what MySQL did that in digits).
 SESSIONS = {
-    "postgres": "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast'",
-    "mariadb": "SELECT id FROM information_schema.processlist WHERE db = 'holdfast'",
+    "postgres": "SELECT pid FROM pg_stat_activity WHERE application_name = 'lockfast'",
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE db = 'lockfast'",
 }
 EARS = {
     "postgres": "AND query LIKE 'LISTEN%%'",
@@ -28,8 +28,8 @@ EARS = {
 KILL = {"postgres": "SELECT pg_terminate_backend(%s)", "mariadb": "KILL %s"}
 NODE = platform.node().encode()
 REQUESTS = {
-    "postgres": [b"holdfast_claim", b"holdfast_release", b"holdfast_write", b"holdfast_extend"],
-    "mariadb": [b"UPDATE holdfast_names", b"FROM holdfast_rows", NODE, NODE.hex().encode()],
+    "postgres": [b"lockfast_claim", b"lockfast_release", b"lockfast_write", b"lockfast_extend"],
+    "mariadb": [b"UPDATE lockfast_names", b"FROM lockfast_rows", NODE, NODE.hex().encode()],
 }
 
 
@@ -40,7 +40,7 @@ class SqlStorm(ServerStorm):
         super().__init__(server, seed)
         self.kind = kind
         store = "mysql" if kind == "mariadb" else kind
-        self.module = f"holdfast.backends.{store}.store"
+        self.module = f"lockfast.stores.{store}.store"
 
     def url(self, ports: Sequence[int]) -> str:
         return str(self.server.url).replace(f":{self.server.port}/", f":{ports[0]}/")

@@ -71,7 +71,7 @@ def judge(records: list[list[Any]], leases: dict[str, float], amnesias: list[Amn
         court.order_of_fences()
         for record in records:
             if record[1] == name:
-                court.hear(*record)
+                court.listen(*record)
     return verdict
 
 
@@ -135,7 +135,7 @@ class Court:
         if ended < until and not self.forgotten(hold, ended):
             self.accuse("P5: lost before its time", hold, until, ended)
 
-    def hear(self, kind: str, _name: object = 0, *said: Any) -> None:
+    def listen(self, kind: str, _name: object = 0, *said: Any) -> None:
         if kind not in ("write", "fell", "left"):
             return
         fence, pid, turn, moment, *more = said

@@ -40,10 +40,10 @@ from typing import Any
 
 from ordeal import done
 
-import holdfast
-from holdfast import clock
-from holdfast.errors import AcquireTimeout, BackendError, HoldLost, NotReplicated
-from holdfast.runtime.blocking import run
+import lockfast
+from lockfast import clock
+from lockfast.errors import AcquireTimeout, BackendError, HoldLost, NotReplicated
+from lockfast.runtime.threads import run
 
 STAY = 3.0  # leases: how long one that is told to stay believes at most; then something is wrong
 LOOK = 0.0005
@@ -200,7 +200,7 @@ def guarded(path: str, life: Any, run_it: Any) -> None:
 
 
 def threads(url: str, path: str, leases: dict[str, float]) -> None:
-    with holdfast.connect(url) as client:
+    with lockfast.connect(url) as client:
         contenders = [Contender(client, Line(path), *pair) for pair in leases.items()]
         crowd = [
             threading.Thread(target=guarded, args=(path, one.live(), run)) for one in contenders
@@ -218,13 +218,13 @@ def say_where_tasks_are() -> None:
 
 async def tasks(url: str, path: str, leases: dict[str, float]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, say_where_tasks_are)
-    async with holdfast.aio.connect(url) as client, asyncio.TaskGroup() as crowd:
+    async with lockfast.aio.connect(url) as client, asyncio.TaskGroup() as crowd:
         for pair in leases.items():
             crowd.create_task(Contender(client, TaskLine(path), *pair).live())
 
 
-def work(colour: str, url: str, path: str, leases: dict[str, float]) -> None:
-    if colour == "tasks":
+def work(api: str, url: str, path: str, leases: dict[str, float]) -> None:
+    if api == "tasks":
         guarded(path, tasks(url, path, leases), asyncio.run)
     else:
         guarded(path, None, lambda _: threads(url, path, leases))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from storm import POLL, Storm
 
-from holdfast import clock
+from lockfast import clock
 
 if TYPE_CHECKING:
-    from servers.zookeeper_server import ZooKeepers
+    from lab.servers.zookeeper_server import ZooKeepers
 
 LEASE = 2.0
 LEASES = {"quick": LEASE, "usual": LEASE, "slow": LEASE}
@@ -20,7 +20,7 @@ LEASES = {"quick": LEASE, "usual": LEASE, "slow": LEASE}
 
 class ZooKeeperStorm(Storm):
     leases = LEASES
-    module = "holdfast.backends.zookeeper.store"
+    module = "lockfast.stores.zookeeper.store"
 
     def __init__(self, servers: ZooKeepers, seed: int) -> None:
         super().__init__(seed)
@@ -75,17 +75,17 @@ class ZooKeeperStorm(Storm):
         self.servers.settle()
         self.goes_on("pause of the leader", clock.now())
 
-    def drop_replies(self) -> None:
+    def lose_replies(self) -> None:
         """Of whatever is asked about the names: claims, releases, looks."""
         before = self.dropped()
         then = self.random.choice(["reset", "silence"])
         for net in self.near_nets:
-            net.drop_replies(1, match=b"holdfast", then=then)  # type: ignore[arg-type]
+            net.lose_replies(1, match=b"lockfast", then=then)  # type: ignore[arg-type]
         until = clock.now() + 0.5
         while self.dropped() == before and clock.now() < until:
             time.sleep(POLL)
         for net in self.near_nets:
-            net.drop_replies(0)
+            net.lose_replies(0)
             net.heal()
         self.faults["dropped replies"] += self.dropped() - before
         self.goes_on("drop", clock.now())

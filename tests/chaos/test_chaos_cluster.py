@@ -15,9 +15,9 @@ import pytest
 import redis
 from ordeal import spread
 
-import holdfast
-from faces import FACES, PATIENCE, until
-from holdfast.backends.redis.cluster.slots import slot_of
+import lockfast
+from both_apis import APIS, PATIENCE, until
+from lockfast.stores.redis_cluster.slots import slot_of
 
 NODE_TIMEOUT = 1.0
 HAND_OVERS = 1000
@@ -54,8 +54,8 @@ def said(recoveries: list[float]) -> str:
 def test_a_hold_and_those_who_wait_outlive_their_master(cluster: Any, how: str) -> None:
     """What the replica knew is held goes on under its fence; the rest is asked for anew."""
     name, lease = f"outlives-{how}", 12.0
-    colours = [FACES["blocking"], FACES["asyncio"]]
-    holder, *others = [face(cluster.url, lease=lease) for face in (FACES["blocking"], *colours)]
+    apis = [APIS["blocking"], APIS["asyncio"]]
+    holder, *others = [api(cluster.url, lease=lease) for api in (APIS["blocking"], *apis)]
     hold = holder.do(lambda client: client.lock(name).acquire())
     waits = [
         other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE)) for other in others
@@ -95,7 +95,7 @@ def test_a_hold_and_those_who_wait_outlive_their_master(cluster: Any, how: str) 
 def answers(call: Callable[[], Any]) -> bool:
     try:
         call()
-    except holdfast.BackendError:
+    except lockfast.BackendError:
         return False
     return True
 
@@ -130,5 +130,5 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
             limit = (LIMIT + STRAY) * LEASES[name] + SLACK
             limit += FAILOVER * NODE_TIMEOUT if kind in FAILOVERS else 0.0
             assert seconds <= limit, (kind, name, seconds, storm.late)
-    with holdfast.connect(cluster.url) as client:
+    with lockfast.connect(cluster.url) as client:
         assert client.names() == []

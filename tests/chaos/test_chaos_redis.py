@@ -14,7 +14,7 @@ from typing import Any
 
 from ordeal import assert_fenced, ordeals, spread
 
-import holdfast
+import lockfast
 
 # Promise P4, in leases. Both are tried on machines with two busy cores, where a process that is
 # woken may wait for its turn: SLACK seconds of a recovery are the machine's, whatever the lease.
@@ -39,7 +39,7 @@ PROGRAMME = {
     "kill_ears": 2,
     "flush_scripts": 2,
     "reset_connections": 2,
-    "drop_replies": 4,
+    "lose_replies": 4,
 }
 # A claim that was under way when the server froze, and that was given up on, is executed when it
 # goes on, and stands until its client's keeper, which goes on leaving it, is answered.
@@ -60,8 +60,8 @@ def test_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_from_i
 ) -> None:
     url = new_redis().url
     kinds = [kind for kind, names in NAMES.items() for _ in range(names)]
-    colours = ("threads", "tasks", "threads")
-    reports = ordeals(url, tmp_path, kinds, rounds=ROUNDS, lease=LEASE, colours=colours)
+    apis = ("threads", "tasks", "threads")
+    reports = ordeals(url, tmp_path, kinds, rounds=ROUNDS, lease=LEASE, apis=apis)
     recoveries: dict[str, list[float]] = {kind: [] for kind in NAMES}
     for kind, report in zip(kinds, reports, strict=True):
         assert_fenced(report, kind, ROUNDS)
@@ -104,5 +104,5 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
             limit = (LIMIT + STRAY.get(kind, 0.0)) * LEASES[name] + SLACK
             assert seconds <= limit, (kind, name, seconds, storm.late)
     assert max(verdict.told) <= TOLD + SLACK / min(LEASES.values()), errors
-    with holdfast.connect(server.url) as client:
+    with lockfast.connect(server.url) as client:
         assert client.names() == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ordeal import spread
 
-import holdfast
+import lockfast
 
 LIMIT = 1.25  # promise P4, in leases
 # A waiter that asks just when another does is told to ask again; and the machine may be busy.
@@ -28,7 +28,7 @@ PROGRAMME = {
     "kill_ears": 1,
     "flush_scripts": 1,
     "reset_connections": 1,
-    "drop_replies": 2,
+    "lose_replies": 2,
 }
 
 
@@ -60,5 +60,5 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
     for kind in ("kill", "stop", "cut off", "two frozen", "empty restart", "a node away"):
         for name, seconds in storm.recoveries[kind]:
             assert seconds <= LIMIT * LEASES[name] + SLACK, (kind, name, seconds)
-    with holdfast.connect(servers.url) as client:
+    with lockfast.connect(servers.url) as client:
         assert client.names() == []

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from faces import until
-from holdfast.testing.faults import FaultProxy
+import lockfast
+from both_apis import until
+from lab.fault_proxy_control import FaultProxy
 
 NewSentinels = Callable[..., Any]
 DOWN_AFTER = 1.0
@@ -69,11 +69,11 @@ def test_a_failover_with_replication_cut(new_sentinels: NewSentinels) -> None:
         for replica in servers.servers[1:]:
             replica.call("REPLICAOF", "127.0.0.1", leash.port)
         until(lambda: servers.replicas_of(0) == 2)
-        strict = holdfast.connect(servers.url, replicas=1)
-        loose, other = holdfast.connect(servers.url), holdfast.connect(servers.url)
+        strict = lockfast.connect(servers.url, replicas=1)
+        loose, other = lockfast.connect(servers.url), lockfast.connect(servers.url)
         kept = strict.lock("kept").acquire()
         leash.black_hole()
-        with pytest.raises(holdfast.NotReplicated):
+        with pytest.raises(lockfast.NotReplicated):
             strict.lock("refused", lease=6).acquire()
         assert strict.inspect("refused").holders == ()
         forgotten = loose.lock("forgotten").acquire()
@@ -84,7 +84,7 @@ def test_a_failover_with_replication_cut(new_sentinels: NewSentinels) -> None:
     assert strict.inspect("kept").holders[0].fence == kept.fence
     assert kept.is_held
     # The first one is told when it is renewed, and its release touches nobody.
-    with pytest.raises(holdfast.HoldLost):
+    with pytest.raises(lockfast.HoldLost):
         forgotten.release()
     assert loose.inspect("forgotten").holders[0].fence == again.fence
     for client in (strict, loose, other):

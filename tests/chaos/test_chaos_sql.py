@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import lockfast
 
 # Promise P4, in leases. It is tried on machines with two busy cores: SLACK seconds of a recovery
 # are the machine's, whatever the lease. (What a server's own faults cost is printed only: it is the
@@ -32,7 +32,7 @@ PROGRAMME = {
     "kill_sessions": 2,
     "kill_ears": 1,
     "reset_connections": 1,
-    "drop_replies": 3,
+    "lose_replies": 3,
 }
 
 
@@ -41,9 +41,9 @@ def own(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
     """A server that this test may stop."""
     request.getfixturevalue(f"{request.param}_server")  # skips where there is none
     if request.param == "postgres":
-        from servers.postgres_server import PostgresServer as Server
+        from lab.servers.postgres_server import PostgresServer as Server
     else:
-        from servers.mariadb_server import MariaDBServer as Server
+        from lab.servers.mariadb_server import MariaDBServer as Server
     server = Server()
     # The storm reads what is on the wire.
     server.start(*(["--tls-version="] if getattr(server, "is_mysql", False) else []))
@@ -59,7 +59,7 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
     from storm_verdict import judge
 
     kind, server = own
-    with holdfast.connect(server.url) as client:
+    with lockfast.connect(server.url) as client:
         client.names()  # the tables are there
     storm = SqlStorm(kind, server, seed=1)
     with storm.raging():
@@ -82,5 +82,5 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
     for fault in ("kill", "stop", "cut off"):
         for name, seconds in storm.recoveries[fault]:
             assert seconds <= LIMIT * LEASES[name] + SLACK, (fault, name, seconds)
-    with holdfast.connect(server.url) as client:
+    with lockfast.connect(server.url) as client:
         assert client.names() == []

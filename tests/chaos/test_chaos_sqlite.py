@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ordeal import assert_fenced, ordeals, spread
 
-import holdfast
+import lockfast
 
 NAMES = 20
 ROUNDS = 10
@@ -52,5 +52,5 @@ def test_200_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_fr
         assert starved == overlaps == 0
     assert len(recoveries) >= NAMES * ROUNDS / 2
     assert greatest <= LIMIT
-    with holdfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
+    with lockfast.connect(f"sqlite://{tmp_path}/locks.db") as client:
         assert client.names() == []

@@ -14,7 +14,7 @@ from typing import Any
 
 from ordeal import assert_fenced, ordeals, spread
 
-import holdfast
+import lockfast
 
 # Promise P4, in sessions, and beyond them the server's tick, in which it ends sessions, twice: it
 # rounds up, and looks once a tick. SLACK is the machine's, whatever the session.
@@ -34,7 +34,7 @@ PROGRAMME = {
     "restart_a_follower": 1,
     "pause_the_leader": 1,
     "reset_connections": 2,
-    "drop_replies": 3,
+    "lose_replies": 3,
 }
 
 NewZooKeepers = Callable[..., Any]
@@ -49,8 +49,8 @@ def test_holders_that_were_killed_or_stopped_are_fenced_off_and_recovered_from_i
 ) -> None:
     url = f"{new_zookeepers(1).url}?session_timeout={LEASE}"
     kinds = [kind for kind, names in NAMES.items() for _ in range(names)]
-    colours = ("threads", "tasks", "threads")
-    reports = ordeals(url, tmp_path, kinds, rounds=ROUNDS, lease=LEASE, colours=colours)
+    apis = ("threads", "tasks", "threads")
+    reports = ordeals(url, tmp_path, kinds, rounds=ROUNDS, lease=LEASE, apis=apis)
     recoveries: dict[str, list[float]] = {kind: [] for kind in NAMES}
     for kind, report in zip(kinds, reports, strict=True):
         assert_fenced(report, kind, ROUNDS)
@@ -88,5 +88,5 @@ def test_in_a_storm_no_fence_repeats_nobody_lost_is_believed_and_every_name_goes
     for kind in ("kill", "stop", "cut off", "kill beside the leader"):
         for name, seconds in storm.recoveries[kind]:
             assert seconds <= LIMIT * LEASES[name] + SLACK, (kind, name, seconds)
-    with holdfast.connect(servers.url) as client:
+    with lockfast.connect(servers.url) as client:
         assert client.names() == []

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HOLDFAST = [sys.executable, "-m", "holdfast"]
+LOCKFAST = [sys.executable, "-m", "lockfast"]
 ON_A_TERMINAL = [
     sys.executable,
     "-c",
@@ -27,7 +27,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*HOLDFAST, *map(str, arguments)],
+        [*LOCKFAST, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -71,14 +71,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def places(url: str) -> int:
-    """How many wait, read from the file: holdfast itself would bury the dead while it looks."""
+def waiters(url: str) -> int:
+    """How many wait, read from the file: lockfast itself would bury the dead while it looks."""
     with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite://"), timeout=10)) as store:
         ((count,),) = store.execute("SELECT count(*) FROM waiters")
     return int(count)
 
 
 def one_complaint(process: subprocess.CompletedProcess[str]) -> str:
-    assert process.stderr.startswith("holdfast: "), process.stderr
+    assert process.stderr.startswith("lockfast: "), process.stderr
     assert process.stderr.count("\n") == 1, process.stderr
     return process.stderr

@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from cli_processes import HOLDFAST, PATIENCE
+from cli_processes import LOCKFAST, PATIENCE
 
 
 class Terminal:
@@ -24,7 +24,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*HOLDFAST, *map(str, words)],
+            [*LOCKFAST, *map(str, words)],
             stdin=slave,
             stdout=slave,
             stderr=slave,

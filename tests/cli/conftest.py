@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from cli_processes import Start
 
-import holdfast
+import lockfast
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite://{tmp_path / 'locks.db'}"
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("LOCKFAST_URL", url)
     monkeypatch.delenv("NO_COLOR", raising=False)
     return url
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[holdfast.Client]:
-    with holdfast.connect(url) as client:
+def client(url: str) -> Iterator[lockfast.Client]:
+    with lockfast.connect(url) as client:
         yield client
 
 

@@ -1,4 +1,4 @@
-"""`holdfast bench`: it measures what it says, shows no password, and leaves nothing behind.
+"""`lockfast bench`: it measures what it says, shows no password, and leaves nothing behind.
 
 No figure is asserted: only that there is one.
 """
@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from cli_processes import HOLDFAST, PATIENCE, Start, is_alive, line, one_complaint, run, wait_until
+from cli_processes import LOCKFAST, PATIENCE, Start, is_alive, line, one_complaint, run, wait_until
 
-import holdfast
-from holdfast.cli.bench import BROKEN, Plan, _show, _sweep
-from holdfast.cli.bench_outcome import Outcome, middle, outcome
-from holdfast.cli.bench_show import Report, Store
-from holdfast.cli.bench_words import Noted, Visits
-from holdfast.cli.chart import MOST_STORES, Bar, Chart, duration, short
-from holdfast.cli.screen import Screen
+import lockfast
+from lockfast.cli.bench import BROKEN, Plan, _show, _sweep
+from lockfast.cli.bench_messages import Noted, Visits
+from lockfast.cli.bench_outcome import Outcome, middle, outcome
+from lockfast.cli.bench_report import Report, Store
+from lockfast.cli.chart import MOST_STORES, Bar, Chart, duration, short
+from lockfast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from servers.redis_server import RedisServer
+    from lab.servers.redis_server import RedisServer
 
 SECRET = "swordfish"
 SHORT = ("--seconds", "0.4", "--rounds", "2", "--processes", "2", "--contenders", "1,3")
 CROWD = """
-import sys, threading, holdfast
-lock = holdfast.connect(sys.argv[1], namespace="bench-2").lock("name", lease=60)
+import sys, threading, lockfast
+lock = lockfast.connect(sys.argv[1], namespace="bench-2").lock("name", lease=60)
 for _ in range(1 + 3):
     threading.Thread(target=lock.acquire).start()
 """
@@ -68,7 +68,7 @@ def measured(
     with contextlib.ExitStack() as bystanders:
         holds = [
             bystanders.enter_context(
-                bystanders.enter_context(holdfast.connect(url)).lock("bystander")
+                bystanders.enter_context(lockfast.connect(url)).lock("bystander")
             )
             for url in urls
         ]
@@ -135,7 +135,7 @@ def test_nothing_is_left_in_the_stores(measured: Measured, redis_server: RedisSe
         left = [key for key in server.scan_iter() if "bystander" not in key]
         assert 1 <= len(left) <= 2, "one name, whatever was measured"
         for key in left:  # the last fence and the last place in the queue, for a while
-            assert re.fullmatch(r"hf:\{bench-\w+:bench-\w+\}(:w)?", key)
+            assert re.fullmatch(r"lf:\{bench-\w+:bench-\w+\}(:w)?", key)
             assert server.hkeys(key) in ([".f"], [".n"])
             assert 0 < server.pttl(key) <= 130_000
 
@@ -148,7 +148,7 @@ def test_without_a_url_it_is_a_new_file_and_memory(url: str, tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^ +2  SQLite .*\n +memory +[\d,]+", done.stdout, re.MULTILINE)
     assert not list(stage.iterdir())
-    assert not (tmp_path / "locks.db").exists(), "the store of $HOLDFAST_URL was used"
+    assert not (tmp_path / "locks.db").exists(), "the store of $LOCKFAST_URL was used"
 
 
 def test_two_stores_of_a_kind_are_told_apart(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ class Running:
     def __init__(self, start: Start, server: RedisServer) -> None:
         self.server = server
         words = ("--contenders", "6", "--processes", "3", "--seconds", "60")
-        self.process = start(*HOLDFAST, "bench", *words, server.url)
+        self.process = start(*LOCKFAST, "bench", *words, server.url)
         self.told = [line(self.process), line(self.process)]
         wait_until(self.waiting, "nobody waits")
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
@@ -213,11 +213,11 @@ class Running:
 
     def waiting(self) -> list[str]:
         with self.server.client(decode_responses=True) as client:
-            return list(client.scan_iter("hf:*:q"))
+            return list(client.scan_iter("lf:*:q"))
 
     def held(self) -> list[str]:
         with self.server.client(decode_responses=True) as client:
-            return [key for key in client.scan_iter("hf:{bench-*}") if client.hlen(key) > 1]
+            return [key for key in client.scan_iter("lf:{bench-*}") if client.hlen(key) > 1]
 
     def ended(self) -> tuple[int, str]:
         out, err = self.process.communicate(timeout=2 * PATIENCE)
@@ -258,14 +258,14 @@ def test_a_process_that_dies_ends_it(running: Running) -> None:
     os.kill(running.children[1], signal.SIGKILL)
     code, err = running.ended()
     assert code == 69
-    assert err == "holdfast: a process of the benchmark ended by itself\n"
+    assert err == "lockfast: a process of the benchmark ended by itself\n"
     assert not running.held()
 
 
 def test_what_a_killed_process_held_is_swept_away_and_nothing_else(
-    url: str, client: holdfast.Client
+    url: str, client: lockfast.Client
 ) -> None:
-    with client.lock("bystander"), holdfast.connect(url, namespace="bench-1") as killed:
+    with client.lock("bystander"), lockfast.connect(url, namespace="bench-1") as killed:
         killed.lock("name").acquire()
         _sweep([Store("SQLite", url, url, False)], "bench-1")
         assert not killed.inspect("name").holders
@@ -276,7 +276,7 @@ def test_who_stood_in_the_queue_is_swept_away_too(start: Start, redis_server: Re
     """Of a process that cannot be told from a living one, and never comes for what it is given."""
     url = database(redis_server, 9)
     stopped = start(sys.executable, "-c", CROWD, url)
-    with holdfast.connect(url, namespace="bench-2") as client:
+    with lockfast.connect(url, namespace="bench-2") as client:
         wait_until(lambda: len(client.inspect("name").waiters) == 3, "not all wait")
         stopped.send_signal(signal.SIGSTOP)
         _sweep([Store("Redis", url, url, False)], "bench-2")
@@ -287,7 +287,7 @@ def test_a_server_that_goes_away_is_one_line_and_code_69(running: Running) -> No
     running.server.kill()
     code, err = running.ended()
     assert code == 69
-    assert re.fullmatch(r"holdfast: [^\n]*127\.0\.0\.1:\d+[^\n]*\n", err), err
+    assert re.fullmatch(r"lockfast: [^\n]*127\.0\.0\.1:\d+[^\n]*\n", err), err
     assert SECRET not in err
 
 
@@ -419,5 +419,5 @@ def test_a_count_is_said_in_few_digits() -> None:
 def test_the_help_has_examples() -> None:
     done = run("bench", "--help")
     assert done.returncode == 0
-    assert "holdfast bench --compare" in done.stdout
+    assert "lockfast bench --compare" in done.stdout
     assert subprocess.list2cmdline(["--svg", "chart.svg"]) in done.stdout

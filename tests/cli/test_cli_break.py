@@ -1,4 +1,4 @@
-"""`holdfast break` before a person, and what is refused; on all stores: tests/operators."""
+"""`lockfast break` before a person, and what is refused; on all stores: tests/operators."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_processes import HOLDFAST, Start, line, one_complaint, run
+from cli_processes import LOCKFAST, Start, line, one_complaint, run
 from cli_terminal import Terminal
 
-import holdfast
-from holdfast.cli.main import main
+import lockfast
+from lockfast.cli.main import main
 
 
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", "Y\n"])
-def test_a_person_is_shown_the_holder_and_says_yes(client: holdfast.Client, answer: str) -> None:
+def test_a_person_is_shown_the_holder_and_says_yes(client: lockfast.Client, answer: str) -> None:
     hold = client.lock("job", label="import").acquire()
     with Terminal("break", "job") as terminal:
         told = terminal.wait_for("Break it? [y/N] ")
@@ -25,12 +25,12 @@ def test_a_person_is_shown_the_holder_and_says_yes(client: holdfast.Client, answ
         assert terminal.end() == 0
         assert f"broken, fence {hold.fence}" in terminal.text
         assert "nobody holds it now" in terminal.text
-    with pytest.raises(holdfast.HoldLost):
+    with pytest.raises(lockfast.HoldLost):
         hold.renew()
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "maybe\n", "\x04", "\x03"])
-def test_whatever_is_not_yes_breaks_nothing(client: holdfast.Client, answer: str) -> None:
+def test_whatever_is_not_yes_breaks_nothing(client: lockfast.Client, answer: str) -> None:
     with client.lock("job") as hold, Terminal("break", "job") as terminal:
         terminal.wait_for("Break it? [y/N] ")
         terminal.type(answer)
@@ -40,7 +40,7 @@ def test_whatever_is_not_yes_breaks_nothing(client: holdfast.Client, answer: str
 
 
 def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
-    client: holdfast.Client,
+    client: lockfast.Client,
 ) -> None:
     seen = client.lock("job").acquire()
     with Terminal("break", "job", "--fence", seen.fence) as terminal:
@@ -57,20 +57,20 @@ def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
     url: str, new_redis: Callable[..., Any]
 ) -> None:
     server = new_redis()
-    with holdfast.connect(server.url) as client:
+    with lockfast.connect(server.url) as client:
         hold = client.lock("job").acquire()
         with Terminal("break", "job", "--url", server.url) as terminal:
             terminal.wait_for("Break it? [y/N] ")
             server.kill()
             terminal.type("y\n")
             assert terminal.end() == 69
-            assert "whether it was broken is unknown: holdfast show job" in terminal.text
+            assert "whether it was broken is unknown: lockfast show job" in terminal.text
         server.start()
-        with contextlib.suppress(holdfast.HoldfastError):
+        with contextlib.suppress(lockfast.LockfastError):
             hold.release()
 
 
-def test_of_several_holders_a_person_has_to_say_which(client: holdfast.Client) -> None:
+def test_of_several_holders_a_person_has_to_say_which(client: lockfast.Client) -> None:
     holds = [client.semaphore("pool", 3).acquire() for _ in range(2)]
     with Terminal("break", "pool") as terminal:
         assert terminal.end() == 2
@@ -80,7 +80,7 @@ def test_of_several_holders_a_person_has_to_say_which(client: holdfast.Client) -
 
 
 def test_where_there_is_no_terminal_a_yes_is_needed_and_with_it_a_fence(start: Start) -> None:
-    holder = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_FENCE; cat")
+    holder = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo $LOCKFAST_FENCE; cat")
     fence = line(holder)
     for words in (["job"], ["job", "--fence", fence], ["job", "--yes"]):
         done = run("break", *words)
@@ -143,5 +143,5 @@ def test_words_that_no_store_understands_are_one_line_and_no_secret(
 ) -> None:
     assert main(words) == code
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("holdfast: ") and err.count("\n") == 1
+    assert out == "" and err.startswith("lockfast: ") and err.count("\n") == 1
     assert "sesame" not in err and "\x1b" not in err

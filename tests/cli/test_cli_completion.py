@@ -1,4 +1,4 @@
-"""`holdfast completion`: what real shells make of it."""
+"""`lockfast completion`: what real shells make of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_processes import HOLDFAST, PATIENCE, one_complaint, run
+from cli_processes import LOCKFAST, PATIENCE, one_complaint, run
 
-import holdfast
-from holdfast.cli.main import VERBS
+import lockfast
+from lockfast.cli.main import VERBS
 
 SHELL = ["bash", "--norc", "--noprofile", "-c"]
 
@@ -20,10 +20,10 @@ SHELL = ["bash", "--norc", "--noprofile", "-c"]
 def completed(typed: str) -> list[str]:
     """What bash offers after so much was typed."""
     script = f"""
-        holdfast() {{ {shlex.join(HOLDFAST)} "$@"; }}
-        source <(holdfast completion bash)
+        lockfast() {{ {shlex.join(LOCKFAST)} "$@"; }}
+        source <(lockfast completion bash)
         COMP_LINE={shlex.quote(typed)} COMP_POINT={len(typed)}
-        _holdfast && printf '%s\\n' "${{COMPREPLY[@]}}"
+        _lockfast && printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
         [*SHELL, script], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -33,30 +33,30 @@ def completed(typed: str) -> list[str]:
 
 
 def test_bash_completes_verbs_and_options(url: str) -> None:
-    assert completed("holdfast sh") == ["show"]
-    assert set(VERBS) < set(completed("holdfast "))
-    assert completed("holdfast run job --sk") == ["--skip"]
-    assert completed("holdfast completion f") == ["fish"]
-    assert "true" in completed("holdfast run job -- tru")
+    assert completed("lockfast sh") == ["show"]
+    assert set(VERBS) < set(completed("lockfast "))
+    assert completed("lockfast run job --sk") == ["--skip"]
+    assert completed("lockfast completion f") == ["fish"]
+    assert "true" in completed("lockfast run job -- tru")
 
 
 def test_bash_completes_names_from_the_store(
-    client: holdfast.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: lockfast.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with client.lock("orders:42"), client.lock("orders:43"), client.lock("other"):
-        assert completed("holdfast show ot") == ["other"]
+        assert completed("lockfast show ot") == ["other"]
         # To bash a colon ends a word: only what comes after it is put in.
-        assert completed("holdfast show orders:4") == ["42", "43"]
+        assert completed("lockfast show orders:4") == ["42", "43"]
         elsewhere = f"--url sqlite://{tmp_path}/another.db"
-        assert completed(f"holdfast show {elsewhere} ot") == []
-        monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/another.db")
-        assert completed(f"holdfast show --url {client.store.url} ot") == ["other"]
+        assert completed(f"lockfast show {elsewhere} ot") == []
+        monkeypatch.setenv("LOCKFAST_URL", f"sqlite://{tmp_path}/another.db")
+        assert completed(f"lockfast show --url {client.store.url} ot") == ["other"]
 
 
-def test_a_hostile_name_is_not_offered_to_a_shell(client: holdfast.Client, tmp_path: Path) -> None:
+def test_a_hostile_name_is_not_offered_to_a_shell(client: lockfast.Client, tmp_path: Path) -> None:
     trap = f"x$(touch {tmp_path}/trap)"
     with client.lock(trap), client.lock("x`id`"), client.lock("x y"), client.lock("xyz"):
-        assert completed("holdfast show x") == ["xyz"]
+        assert completed("lockfast show x") == ["xyz"]
         assert not (tmp_path / "trap").exists()
 
 
@@ -70,9 +70,9 @@ def test_a_store_that_is_away_offers_no_names_and_says_nothing(url: str, store: 
     ("shell", "words"),
     [
         ("zsh", ["zsh", "-f", "-c", "autoload -Uz compinit; compinit -u -D; source $1; "
-                 "print $_comps[holdfast]", "-"]),
-        ("fish", ["fish", "-N", "-c", f"function holdfast; {shlex.join(HOLDFAST)} $argv; end; "
-                  "source $argv[1]; complete -C 'holdfast show --on'"]),
+                 "print $_comps[lockfast]", "-"]),
+        ("fish", ["fish", "-N", "-c", f"function lockfast; {shlex.join(LOCKFAST)} $argv; end; "
+                  "source $argv[1]; complete -C 'lockfast show --on'"]),
     ],
 )  # fmt: skip
 def test_other_shells_take_their_script(
@@ -91,7 +91,7 @@ def test_other_shells_take_their_script(
         check=False,
         env=os.environ | {"HOME": str(tmp_path)},
     )
-    assert done.stderr == "" and ("_holdfast" in done.stdout or "--once" in done.stdout)
+    assert done.stderr == "" and ("_lockfast" in done.stdout or "--once" in done.stdout)
 
 
 def test_a_shell_that_is_not_known_is_one_line(url: str) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast demo`: it proves what it claims, and leaves nothing behind."""
+"""`lockfast demo`: it proves what it claims, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_processes import (
-    HOLDFAST,
+    LOCKFAST,
     PATIENCE,
     Start,
     is_alive,
@@ -18,9 +18,9 @@ from cli_processes import (
     run,
 )
 
-import holdfast
-from holdfast.cli.demo import Show
-from holdfast.cli.screen import Screen
+import lockfast
+from lockfast.cli.demo import Show
+from lockfast.cli.screen import Screen
 
 
 def test_the_demo_proves_what_it_claims_and_cleans_up(url: str, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_demo_proves_what_it_claims_and_cleans_up(url: str, tmp_path: Path) 
 def test_a_demo_that_is_interrupted_leaves_nothing_behind(start: Start, tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
-    show = start(*HOLDFAST, "demo", "--seconds", "60", env={**os.environ, "TMPDIR": str(stage)})
+    show = start(*LOCKFAST, "demo", "--seconds", "60", env={**os.environ, "TMPDIR": str(stage)})
     line(show)
     children = Path(f"/proc/{show.pid}/task/{show.pid}/children").read_text().split()
     assert len(children) == 8
@@ -52,7 +52,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(start: Start, tmp_path
     assert not list(stage.iterdir())
 
 
-def test_a_demo_that_lost_an_update_fails(client: holdfast.Client, tmp_path: Path) -> None:
+def test_a_demo_that_lost_an_update_fails(client: lockfast.Client, tmp_path: Path) -> None:
     for lost, code in ((0, 0), (1, 1)):
         out = io.StringIO()
         show = Show(Screen(out), tmp_path, [], client, 1.0)

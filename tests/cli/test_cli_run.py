@@ -1,4 +1,4 @@
-"""`holdfast run`: the command, its exit code, and what cannot be done."""
+"""`lockfast run`: the command, its exit code, and what cannot be done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_processes import (
-    HOLDFAST,
+    LOCKFAST,
     PATIENCE,
     Start,
     line,
@@ -15,11 +15,11 @@ from cli_processes import (
     wait_until,
 )
 
-import holdfast
+import lockfast
 
 
 def test_the_command_gets_name_and_fence_and_its_exit_code_is_ours(url: str) -> None:
-    done = run("run", "job", "--", "sh", "-c", "echo $HOLDFAST_NAME $HOLDFAST_FENCE; exit 3")
+    done = run("run", "job", "--", "sh", "-c", "echo $LOCKFAST_NAME $LOCKFAST_FENCE; exit 3")
     name, fence = done.stdout.split()
     assert (name, done.returncode, done.stderr) == ("job", 3, "")
     assert int(fence) > 0
@@ -41,7 +41,7 @@ def test_the_command_has_the_arguments_and_descriptors_as_they_were_given(
 
 
 def test_a_busy_lock_gives_75_and_names_the_holder(start: Start) -> None:
-    holder = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo started; cat")
+    holder = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo started; cat")
     assert line(holder) == "started"
     done = run("run", "job", "--timeout", "0.1", "--", "echo", "never")
     assert (done.returncode, done.stdout) == (75, "")
@@ -51,18 +51,18 @@ def test_a_busy_lock_gives_75_and_names_the_holder(start: Start) -> None:
 
 
 def test_another_namespace_is_another_lock(start: Start) -> None:
-    holder = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo started; cat")
+    holder = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo started; cat")
     assert line(holder) == "started"
     done = run("run", "job", "--timeout", "0", "--namespace", "other", "--", "echo", "other")
     assert done.stdout == "other\n"
 
 
 def test_a_lock_that_was_handed_over_begins_with_a_whole_lease(
-    start: Start, client: holdfast.Client
+    start: Start, client: lockfast.Client
 ) -> None:
     # The store gives it a short first one, which must not be taken for one that is not renewed.
     with client.lock("job"):
-        waiter = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "sleep 1; echo ok")
+        waiter = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "sleep 1; echo ok")
         wait_until(lambda: client.inspect("job").waiters, "nobody waits")
     assert waiter.communicate(timeout=PATIENCE) == ("ok\n", "")
     assert waiter.returncode == 0
@@ -118,4 +118,4 @@ def test_a_file_that_is_no_program_after_all_gives_126(url: str, tmp_path: Path)
 def test_version_and_help_are_told_on_stdout(words: list[str]) -> None:
     done = run(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert ("holdfast run NAME" if words[0] == "run" else "holdfast") in done.stdout
+    assert ("lockfast run NAME" if words[0] == "run" else "lockfast") in done.stdout

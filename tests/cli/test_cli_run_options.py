@@ -1,4 +1,4 @@
-"""`holdfast run`: more than one at a time, readers and writers, skipping, an end after all, and
+"""`lockfast run`: more than one at a time, readers and writers, skipping, an end after all, and
 what a person sees while it waits."""
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_processes import HOLDFAST, PATIENCE, Start, line, one_complaint, run, wait_until
+from cli_processes import LOCKFAST, PATIENCE, Start, line, one_complaint, run, wait_until
 from cli_terminal import Terminal
 
-import holdfast
+import lockfast
 
 HELD = ("--", "sh", "-c", "echo started; cat")
 
 
 def hold(start: Start, *words: str) -> None:
-    assert line(start(*HOLDFAST, "run", *words, *HELD)) == "started"
+    assert line(start(*LOCKFAST, "run", *words, *HELD)) == "started"
 
 
 def test_a_semaphore_lets_so_many_run_and_no_more(start: Start) -> None:
@@ -48,7 +48,7 @@ def test_skip_ends_with_0_and_without_a_word_if_it_is_busy(start: Start) -> None
         assert terminal.end() == 0 and "skipped: 'job' was not acquired" in terminal.text
 
 
-def test_a_label_is_what_operators_see(start: Start, client: holdfast.Client) -> None:
+def test_a_label_is_what_operators_see(start: Start, client: lockfast.Client) -> None:
     hold(start, "job", "--label", "nightly")
     assert client.inspect("job").holders[0].who.label == "nightly"
     busy = run("run", "job", "--timeout", "0", "--", "true")
@@ -85,10 +85,10 @@ def test_options_that_cannot_be_meant_are_one_line(url: str, words: list[str]) -
 
 
 def test_who_waits_on_a_terminal_sees_the_holder_and_its_own_place(
-    start: Start, client: holdfast.Client
+    start: Start, client: lockfast.Client
 ) -> None:
     held = client.lock("job", label="import").acquire()
-    first = start(*HOLDFAST, "run", "job", "--", "true")
+    first = start(*LOCKFAST, "run", "job", "--", "true")
     wait_until(lambda: client.inspect("job").waiters, "nobody waits")
     with Terminal("run", "job", "--", "echo", "mine") as terminal:
         told = terminal.wait_for("(import)")
@@ -105,7 +105,7 @@ def test_who_waits_on_a_terminal_is_told_that_the_store_is_away(
     url: str, new_redis: Callable[..., Any]
 ) -> None:
     server = new_redis()
-    with holdfast.connect(server.url) as client:
+    with lockfast.connect(server.url) as client:
         hold = client.lock("job").acquire()
         with Terminal("run", "job", "--url", server.url, "--", "echo", "mine") as terminal:
             terminal.wait_for("waiting for job, place 1 of 1")
@@ -114,12 +114,12 @@ def test_who_waits_on_a_terminal_is_told_that_the_store_is_away(
             server.start()  # and has forgotten all
             terminal.wait_for("mine")
             assert terminal.end() == 0
-        with contextlib.suppress(holdfast.HoldfastError):
+        with contextlib.suppress(lockfast.LockfastError):
             hold.release()
 
 
 def test_ctrl_c_while_it_waits_wipes_the_line_and_leaves_the_queue(
-    client: holdfast.Client,
+    client: lockfast.Client,
 ) -> None:
     with client.lock("job"), Terminal("run", "job", "--", "true") as terminal:
         terminal.wait_for("waiting for job")

@@ -1,4 +1,4 @@
-"""`holdfast run`: who gets a signal, how often, and what it leaves behind."""
+"""`lockfast run`: who gets a signal, how often, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from cli_processes import (
-    HOLDFAST,
+    LOCKFAST,
     ON_A_TERMINAL,
     PATIENCE,
     Start,
@@ -19,14 +19,14 @@ from cli_processes import (
     wait_until,
 )
 
-import holdfast
+import lockfast
 
 
 def test_signals_are_forwarded_once(start: Start) -> None:
     words = ("USR1", "HUP", "INT", "QUIT", "USR2")
     traps = "; ".join(f"trap 'echo {word}' {word}" for word in words)
     script = f"{traps}; trap 'echo TERM; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
-    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", script)
     assert line(runner) == "ready"
     for word in words:
         runner.send_signal(signal.Signals[f"SIG{word}"])
@@ -38,9 +38,9 @@ def test_signals_are_forwarded_once(start: Start) -> None:
 
 
 def test_a_signal_that_ends_the_command_ends_us_with_its_code(
-    start: Start, client: holdfast.Client
+    start: Start, client: lockfast.Client
 ) -> None:
-    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
+    runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
     assert line(runner) == "ready"
     runner.send_signal(signal.SIGTERM)
     assert runner.wait(PATIENCE) == 143
@@ -48,12 +48,12 @@ def test_a_signal_that_ends_the_command_ends_us_with_its_code(
 
 
 def test_after_sigterm_the_lock_is_kept_until_the_last_of_the_command_has_ended(
-    start: Start, client: holdfast.Client
+    start: Start, client: lockfast.Client
 ) -> None:
     # The shell in front dies at once. The one behind winds up as soon as it is told to.
     trap = "trap 'echo winding up; read go <&3; echo ended; exit' TERM"
     script = f"exec 3<&0; ({trap}; echo ready; while :; do sleep 0.05; done) & wait"
-    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", script)
     assert line(runner) == "ready"
     runner.send_signal(signal.SIGTERM)
     assert line(runner) == "winding up"
@@ -64,9 +64,9 @@ def test_after_sigterm_the_lock_is_kept_until_the_last_of_the_command_has_ended(
 
 
 def test_what_the_command_leaves_in_the_background_does_not_keep_the_lock(
-    start: Start, client: holdfast.Client
+    start: Start, client: lockfast.Client
 ) -> None:
-    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "sleep 60 >&- 2>&- & echo $!")
+    runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "sleep 60 >&- 2>&- & echo $!")
     left_behind = int(line(runner))
     try:
         assert runner.wait(PATIENCE) == 0
@@ -78,10 +78,10 @@ def test_what_the_command_leaves_in_the_background_does_not_keep_the_lock(
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_waiting_leaves_nothing_behind(
-    start: Start, client: holdfast.Client, url: str, signum: int, code: int
+    start: Start, client: lockfast.Client, url: str, signum: int, code: int
 ) -> None:
     with client.lock("job"):
-        runner = start(*HOLDFAST, "run", "job", "--", "echo", "never")
+        runner = start(*LOCKFAST, "run", "job", "--", "echo", "never")
         wait_until(lambda: client.inspect("job").waiters, "nobody waits")
         runner.send_signal(signum)
         assert runner.communicate(timeout=PATIENCE) == ("", "")
@@ -92,7 +92,7 @@ def test_a_signal_while_waiting_leaves_nothing_behind(
 def test_a_signal_that_was_ignored_stays_ignored(start: Start) -> None:
     script = "trap '' HUP; exec \"$@\""
     inner = "echo ready; read line; echo $line"
-    runner = start("sh", "-c", script, "sh", *HOLDFAST, "run", "job", "--", "sh", "-c", inner)
+    runner = start("sh", "-c", script, "sh", *LOCKFAST, "run", "job", "--", "sh", "-c", inner)
     assert line(runner) == "ready"
     runner.send_signal(signal.SIGHUP)
     assert runner.communicate("alive\n", timeout=PATIENCE) == ("alive\n", "")
@@ -100,7 +100,7 @@ def test_a_signal_that_was_ignored_stays_ignored(start: Start) -> None:
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(start: Start) -> None:
     script = "n=0; trap 'n=$((n+1)); echo INT$n' INT; echo ready; while :; do sleep 0.02; done"
-    terminal = start(*ON_A_TERMINAL, *HOLDFAST, "run", "job", "--", "sh", "-c", script)
+    terminal = start(*ON_A_TERMINAL, *LOCKFAST, "run", "job", "--", "sh", "-c", script)
     assert line(terminal) == "ready"
     assert terminal.stdin is not None
     for count in (1, 2):
@@ -111,8 +111,8 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(start: Start) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the child of a dead parent")
-def test_a_killed_runner_takes_the_command_with_it(start: Start, client: holdfast.Client) -> None:
-    runner = start(*HOLDFAST, "run", "job", "--", "sh", "-c", "echo $$; exec sleep 60")
+def test_a_killed_runner_takes_the_command_with_it(start: Start, client: lockfast.Client) -> None:
+    runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo $$; exec sleep 60")
     command = int(line(runner))
     assert is_alive(command)
     runner.kill()

@@ -6,13 +6,13 @@ import shlex
 import subprocess
 
 import pytest
-from cli_processes import HOLDFAST, run
+from cli_processes import LOCKFAST, run
 
-import holdfast
-from holdfast.cli.picture import moment
-from holdfast.cli.plain import cut, legible, quoted, shown, width_of
-from holdfast.cli.table import Column, table
-from holdfast.core.explain import ago
+import lockfast
+from lockfast.cli.render import moment
+from lockfast.cli.sanitize import cut, legible, quoted, shown, width_of
+from lockfast.cli.table import Column, table
+from lockfast.core.explain import ago
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_durations_are_said_as_people_say_them() -> None:
     assert said == ["0.0 s", "3.2 s", "3 min 12 s", "3 h 1 min", "2 d 2 h"]
 
 
-def test_an_encoding_that_lacks_a_letter_is_no_traceback(client: holdfast.Client) -> None:
+def test_an_encoding_that_lacks_a_letter_is_no_traceback(client: lockfast.Client) -> None:
     with client.lock("päivä日本"):
-        done = run("ls", env={"PYTHONIOENCODING": "ascii", "HOLDFAST_URL": client.store.url})
+        done = run("ls", env={"PYTHONIOENCODING": "ascii", "LOCKFAST_URL": client.store.url})
         assert (done.returncode, done.stderr) == (0, "")
         assert "p\\xe4iv\\xe4\\u65e5\\u672c" in done.stdout
 
 
-def test_a_reader_that_goes_away_is_no_traceback(client: holdfast.Client) -> None:
+def test_a_reader_that_goes_away_is_no_traceback(client: lockfast.Client) -> None:
     with client.lock("job"):
-        command = f"{shlex.join(HOLDFAST)} ls | true; exit ${{PIPESTATUS[0]}}"
+        command = f"{shlex.join(LOCKFAST)} ls | true; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.returncode in (0, 141) and done.stderr == ""
 

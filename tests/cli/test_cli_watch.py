@@ -1,4 +1,4 @@
-"""`holdfast watch` as a process: its lines, its ends, and a store that goes away."""
+"""`lockfast watch` as a process: its lines, its ends, and a store that goes away."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_processes import HOLDFAST, PATIENCE, Start, line, one_complaint, run
+from cli_processes import LOCKFAST, PATIENCE, Start, line, one_complaint, run
 from cli_terminal import Terminal
 
-import holdfast
+import lockfast
 
 
-def test_lines_come_as_it_happens(start: Start, client: holdfast.Client) -> None:
-    watch = start(*HOLDFAST, "watch", "job")
+def test_lines_come_as_it_happens(start: Start, client: lockfast.Client) -> None:
+    watch = start(*LOCKFAST, "watch", "job")
     assert line(watch).endswith("free      nobody holds it or waits")
     with client.lock("job", label="\x1b[2J") as hold:
         told = line(watch)
@@ -24,9 +24,9 @@ def test_lines_come_as_it_happens(start: Start, client: holdfast.Client) -> None
     assert "(released, broken, or its process died)" in line(watch)
 
 
-def test_json_is_a_document_on_each_line(start: Start, client: holdfast.Client) -> None:
+def test_json_is_a_document_on_each_line(start: Start, client: lockfast.Client) -> None:
     with client.lock("job", label="import") as hold:
-        watch = start(*HOLDFAST, "watch", "job", "--json")
+        watch = start(*LOCKFAST, "watch", "job", "--json")
         first = json.loads(line(watch))
         assert (first["event"], first["holder"]["fence"]) == ("holds", hold.fence)
         assert first["name"] == "job" and first["holder"]["label"] == "import"
@@ -37,19 +37,19 @@ def test_json_is_a_document_on_each_line(start: Start, client: holdfast.Client) 
     )
 
 
-def test_a_lease_that_runs_out_is_told_as_a_loss(start: Start, client: holdfast.Client) -> None:
-    watch = start(*HOLDFAST, "watch", "job", "--json")
+def test_a_lease_that_runs_out_is_told_as_a_loss(start: Start, client: lockfast.Client) -> None:
+    watch = start(*LOCKFAST, "watch", "job", "--json")
     assert json.loads(line(watch))["event"] == "free"
     hold = client.lock("job", lease=1.5).acquire()
     assert json.loads(line(watch))["event"] == "acquired"
     assert json.loads(line(watch))["event"] == "lapsed"
-    with pytest.raises(holdfast.HoldLost):
+    with pytest.raises(lockfast.HoldLost):
         hold.release()
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_without_a_word(start: Start, signum: int, code: int) -> None:
-    watch = start(*HOLDFAST, "watch", "job")
+    watch = start(*LOCKFAST, "watch", "job")
     line(watch)
     watch.send_signal(signum)
     assert watch.communicate(timeout=PATIENCE) == ("", "")
@@ -57,7 +57,7 @@ def test_a_signal_ends_it_without_a_word(start: Start, signum: int, code: int) -
 
 
 def test_a_reader_that_goes_away_ends_it_though_nothing_happens(url: str) -> None:
-    command = f"{' '.join(HOLDFAST)} watch job | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{' '.join(LOCKFAST)} watch job | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -76,14 +76,14 @@ def test_a_store_that_goes_away_and_comes_back_is_one_line_each(
     start: Start, new_redis: Callable[..., Any]
 ) -> None:
     server = new_redis()
-    with holdfast.connect(server.url) as client:
-        watch = start(*HOLDFAST, "watch", "job", "--json", "--url", server.url)
+    with lockfast.connect(server.url) as client:
+        watch = start(*LOCKFAST, "watch", "job", "--json", "--url", server.url)
         assert json.loads(line(watch))["event"] == "free"
         server.kill()
         assert watch.stderr is not None
         assert "still looking" in watch.stderr.readline()
         server.start()
-        assert watch.stderr.readline() == "holdfast: the store answers again\n"
+        assert watch.stderr.readline() == "lockfast: the store answers again\n"
         with client.lock("job", timeout=PATIENCE) as hold:
             told = json.loads(line(watch))
             assert (told["event"], told["holder"]["fence"]) == ("acquired", hold.fence)

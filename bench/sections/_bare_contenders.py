@@ -1,0 +1,102 @@
+"""Contenders without a library: a bare socket each, commands that were encoded before, and answers
+that are looked at, not parsed. They stand in a queue at the server in the order of arrival, and a
+release rings the next one only, as with lockfast. So they are the limit of what that order costs.
+
+"Least scripts" are the fewest commands that keep such a queue with a fence: nobody is renewed,
+nobody who died is passed over, nothing ends by itself. "Our scripts" are lockfast's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockfast.stores.redis.scripts import CLAIM, RELEASE
+from lockfast.stores.redis.wakeup_messages import channel_of
+
+from ._redis import LEASE, Bare, packed
+from ._visits import Entrance
+
+LEAST = "bare sockets, least scripts"
+OURS = "bare sockets, our scripts"
+LEAST_CLAIM = """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return tostring(redis.call('INCR', KEYS[3]))
+end
+redis.call('RPUSH', KEYS[2], ARGV[1])
+return {}
+"""
+LEAST_RELEASE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+local next = redis.call('LPOP', KEYS[2])
+if next then
+  redis.call('SET', KEYS[1], next, 'PX', ARGV[2])
+  redis.call('PUBLISH', 'lf:wake:' .. next, next .. ' ' .. redis.call('INCR', KEYS[3]) .. ' 0')
+else
+  redis.call('DEL', KEYS[1])
+end
+return 1
+"""
+
+
+class Contender:
+    """One thread's socket, on which it asks and hears its bell."""
+
+    def __init__(self, port: int, name: str, scripts: str, who: str) -> None:
+        self.bare = Bare(port)
+        self.bare.ask(packed("HELLO", "3"))  # a bell is told apart from an answer
+        self.bare.ask(packed("SUBSCRIBE", channel_of(who)))
+        if scripts == LEAST:
+            key, claim, release = f"least:{name}", LEAST_CLAIM, LEAST_RELEASE
+            said = told = [str(LEASE * 1000)]
+        else:
+            key, claim, release = f"lf:{{default:{name}}}", CLAIM.source, RELEASE.source
+            micros = str(LEASE * 1_000_000)
+            said, told = [micros, "1", "1", f"{micros} 1 1 {who} host 12345 thread"], []
+        keys = ("3", key, f"{key}:q", f"{key}:w")
+        shas = [
+            self.bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode()
+            for source in (claim, release)
+        ]
+        self.claim = packed("EVALSHA", shas[0], *keys, who, *said)
+        self.release = packed("EVALSHA", shas[1], *keys, who, *told)
+
+    def enter(self) -> int:
+        """Its fence, when it is ours: in the answer, or in the bell."""
+        receive = self.bare.socket.recv
+        self.bare.socket.sendall(self.claim)
+        answer = receive(4096)
+        if answer[:1] == b"$":
+            return int(answer.split(b"\r\n", 2)[1])
+        if b"message" not in answer:  # which may have come with the answer
+            answer = receive(4096)
+        return int(answer.rsplit(b" ", 2)[1])
+
+    def leave(self) -> None:
+        self.bare.socket.sendall(self.release)
+        assert self.bare.socket.recv(4096) == b":1\r\n", "a lock that does not work is no limit"
+
+
+@contextmanager
+def bare_entrance(port: int, name: str, scripts: str) -> Iterator[Entrance]:
+    numbers = itertools.count(1)
+    local = threading.local()
+
+    @contextmanager
+    def enter() -> Iterator[int]:
+        contender: Contender | None = getattr(local, "contender", None)
+        if contender is None:
+            who = f"p{os.getpid()}t{next(numbers)}"
+            contender = local.contender = Contender(port, name, scripts, who)
+        fence = contender.enter()
+        try:
+            yield fence
+        finally:
+            contender.leave()
+
+    yield enter

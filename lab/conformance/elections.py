@@ -1,0 +1,388 @@
+"""Elections: one leader at a time, known to all, under terms that only grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from lab.conformance.adapters import AnyClient, AnyHold
+from lab.conformance.cases import case, raises
+from lab.conformance.concurrency import SOON
+from lab.conformance.latches import Lost
+from lab.conformance.locks import Traffic
+from lab.conformance.worlds import World
+from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost
+from lockfast.runtime.threads import run
+
+SHORT = 0.9  # the keeper looks every third of it
+
+
+def work(world: World, body: Callable[[AnyHold], Coroutine[Any, Any, Any]]) -> Any:
+    """What ``election.run`` takes in this world: a function, or a coroutine function."""
+
+    def blocking(hold: Any) -> Any:
+        return run(body(AnyHold(hold)))
+
+    async def coroutine(hold: Any) -> Any:
+        return await body(AnyHold(hold))
+
+    return blocking if world.api == "blocking" else coroutine
+
+
+def flag(world: World) -> object:
+    """Not to cancel the body, where there is something to cancel."""
+    return "flag" if world.api == "asyncio" else None
+
+
+@case()
+async def test_one_leads_at_a_time_and_terms_only_grow(world: World) -> None:
+    clients = [world.client() for _ in range(3)]
+    leading: list[int] = []
+    terms: list[int] = []
+
+    async def stand(client: AnyClient) -> None:
+        for _ in range(4):
+            async with client.election("a").lead(timeout=60) as hold:
+                leading.append(hold.fence)
+                terms.append(hold.fence)
+                await world.sleep(0.001)
+                assert leading == [hold.fence], f"they lead together: {leading}"
+                leading.clear()
+
+    for task in [world.spawn(stand, client) for client in clients * 2]:
+        await task.join(60)
+    assert len(terms) == 24 and terms == sorted(set(terms)), "a term came twice, or went back"
+
+
+@case()
+async def test_who_leads_and_what_it_tells_of_itself_is_known_to_all(world: World) -> None:
+    client, other = world.client(), world.client()
+    told = "http://10.0.0.7:8080/ ünïcode {json: [1]}"
+    election, theirs = client.election("a", metadata=told), other.election("a", metadata="b")
+    assert election.name == "a" and election.metadata == told
+    assert await election.leader() is None
+    async with election.lead() as hold:
+        waiter = world.spawn(theirs.lead(timeout=SOON).acquire)
+        await world.until_waiting(other, "a", 1)
+        for seen in (await election.leader(), await theirs.leader()):
+            assert seen.metadata == told and seen.term == hold.fence
+            (holder,) = (await other.inspect("a")).holders
+            assert seen.who == holder.who and seen.since == holder.since
+    next_hold = await waiter.join()
+    leader = await election.leader()
+    assert leader.metadata == "b" and leader.term == next_hold.fence > hold.fence
+    await next_hold.release()
+    assert await election.leader() is None and await theirs.leader() is None
+
+
+@case()
+async def test_the_lead_is_renewed_as_long_as_it_is_held(world: World) -> None:
+    client, other = world.client(), world.client()
+    async with client.election("a", lease=SHORT).lead() as hold:
+        await world.sleep(SHORT * 1.5)
+        assert hold.is_held and await other.election("a").lead().try_acquire() is None
+        leader = await other.election("a").leader()
+        assert leader is not None and leader.term == hold.fence
+
+
+@case()
+async def test_the_next_leads_when_the_leader_resigns(world: World) -> None:
+    client, other = world.client(), world.client()
+    election, theirs = client.election("a"), other.election("a")
+    last = 0
+    for first, second in ((election, theirs), (theirs, election)) * 2:
+        hold = await first.lead(timeout=SOON).acquire()
+        waiter = world.spawn(second.lead(timeout=SOON).acquire)
+        await world.until_waiting(client, "a", 1)
+        assert not waiter.done and hold.fence > last
+        await hold.release()
+        next_hold = await waiter.join()
+        assert next_hold.fence > hold.fence
+        last = next_hold.fence
+        await next_hold.release()
+
+
+@case(processes=True)
+async def test_the_next_leads_when_the_leader_crashes(world: World) -> None:
+    client, child = world.client(), world.child()
+    stand = partial(child.ask, "lead", name="a", timeout=SOON, metadata="child", lease=2)
+    term = await world.blocking(stand)
+    election = client.election("a", metadata="us")
+    leader = await election.leader()
+    assert leader.metadata == "child" and leader.who.pid == child.pid and leader.term == term
+    child.kill()
+    async with election.lead(timeout=30) as hold:
+        assert hold.fence > term
+        leader = await election.leader()
+        assert leader.metadata == "us" and leader.term == hold.fence
+
+
+@case()
+async def test_a_loss_of_the_lead_is_told_once_and_the_next_leads(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    lost: list[Any] = []
+    election = client.election("a", on_lost=lost.append)
+    hold = await election.lead().acquire()
+    waiter = world.spawn(other.election("a").lead(timeout=SOON).acquire)
+    await world.until_waiting(other, "a", 1)
+    assert await other.break_hold("a", hold.fence)
+    next_hold = await waiter.join()
+    assert next_hold.fence > hold.fence
+    assert await hold.wait_lost(SOON) and not hold.is_held
+    await world.until(lambda: lost)
+    await world.sleep(SHORT / 2)
+    assert lost == [hold.raw]
+    with raises(HoldLost, "'a'"):
+        await hold.release()
+    assert next_hold.is_held
+    await next_hold.release()
+
+
+@case()
+async def test_on_gained_is_called_with_the_hold_before_anything_else(world: World) -> None:
+    client, other = world.client(), world.client()
+    events: list[Any] = []
+
+    def gained(hold: Any) -> None:
+        events.append((hold.fence, hold.is_held))
+
+    election = client.election("a", on_gained=gained, on_lost=events.append)
+    async with election.lead() as hold:
+        events.append("body")
+    assert events == [(hold.fence, True), "body"], "and a resignation is no loss"
+    events.clear()
+    tried = await election.lead().try_acquire()
+    assert tried is not None and events == [(tried.fence, True)]
+    await tried.release()
+    theirs = await other.election("a").lead().acquire()
+    events.clear()
+    assert await election.lead().try_acquire() is None
+    with raises(AcquireTimeout):
+        await election.lead(timeout=0).acquire()
+    assert not events, "nothing was gained"
+    await theirs.release()
+
+
+@case()
+async def test_an_on_gained_that_raises_gives_the_lead_back(world: World) -> None:
+    def stumble(hold: Any) -> None:
+        raise ZeroDivisionError("mine")
+
+    other = world.client()
+    for hook in (None, Lost("release", float("inf"), "before")):
+        client = world.client(hook=hook, lease=SHORT)
+        election = client.election("a", on_gained=stumble)
+        lead = election.lead()
+        for stand in (lead.acquire, lead.try_acquire):
+            with raises(ZeroDivisionError, "mine") as caught:
+                await stand()
+            assert (hook is None) != hasattr(caught.error, "__notes__"), "what else went wrong"
+            assert client.statistics().held == 0 and not lead.is_held
+            if hook is None:
+                assert await election.leader() is None
+            else:  # what could not be given back ends with its lease
+                await (await other.election("a").lead(timeout=SOON).acquire()).release()
+        with raises(ZeroDivisionError, "mine"):
+            async with election.lead():
+                raise AssertionError("the body ran")
+        async with other.election("a").lead(timeout=SOON):
+            pass
+
+
+@case()
+async def test_who_does_not_lead_in_time_is_told_who_does(world: World) -> None:
+    client, other = world.client(), world.client()
+    async with client.election("a", metadata="http://leader:80").lead() as hold:
+        for timeout in (0, 0.1):
+            with raises(AcquireTimeout, "'a'", "http://leader:80", "pid", str(hold.fence)):
+                await other.election("a").lead(timeout=timeout).acquire()
+            with raises(AcquireTimeout, "http://leader:80"):
+                async with other.election("a").lead(timeout=timeout):
+                    raise AssertionError("the body ran")
+        assert not (await other.inspect("a")).waiters
+
+
+@case()
+async def test_run_gives_what_its_function_gave_and_resigns(world: World) -> None:
+    client, other = world.client(), world.client()
+    seen: list[Any] = []
+
+    async def body(hold: AnyHold) -> str:
+        leader = await other.election("a").leader()
+        seen.append((hold.is_held, leader.term == hold.fence))
+        return "done"
+
+    election = client.election("a", on_gained=lambda hold: seen.append(hold.fence))
+    assert await election.run(work(world, body)) == "done"
+    assert seen[1:] == [(True, True)] and type(seen[0]) is int
+    assert await election.leader() is None
+
+
+@case()
+async def test_run_waits_until_it_leads(world: World) -> None:
+    client, other = world.client(), world.client()
+    theirs = await other.election("a").lead().acquire()
+
+    async def body(hold: AnyHold) -> int:
+        return hold.fence
+
+    task = world.spawn(client.election("a").run, work(world, body))
+    await world.until_waiting(other, "a", 1)
+    await world.sleep(0.05)
+    assert not task.done
+    await theirs.release()
+    assert await task.join() > theirs.fence
+
+
+@case()
+async def test_run_stands_again_when_the_lead_is_lost(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    gained: list[int] = []
+    lost: list[int] = []
+    cancelled: list[int] = []
+
+    async def body(hold: AnyHold) -> str:
+        if len(gained) == 4:
+            return "done"
+        assert await other.break_hold("a", hold.fence)
+        if world.api == "asyncio":
+            try:
+                await asyncio.sleep(SOON)
+                raise AssertionError("it went on without the lead")
+            except asyncio.CancelledError:
+                cancelled.append(hold.fence)
+                raise
+        await world.until(lambda: not hold.is_held)
+        if len(gained) == 2:
+            hold.check()  # its own loss, told by itself
+        return "out of date"
+
+    election = client.election(
+        "a",
+        on_gained=lambda hold: gained.append(hold.fence),
+        on_lost=lambda hold: lost.append(hold.fence),
+    )
+    assert await election.run(work(world, body)) == "done"
+    assert len(gained) == 4 and gained == sorted(set(gained)), "a term came twice, or went back"
+    await world.until(lambda: len(lost) >= 3)  # told after the body was stopped
+    assert lost == gained[:3] and cancelled == (lost if world.api == "asyncio" else [])
+    assert await election.leader() is None
+
+
+@case()
+async def test_run_lets_others_lead_while_it_stands_again(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    terms: list[int] = []
+
+    async def body(hold: AnyHold) -> str:
+        terms.append(hold.fence)
+        if len(terms) == 1:
+            assert await other.break_hold("a", hold.fence)
+            await hold.wait_lost(SOON)
+        return "done"
+
+    hold = await client.election("a").lead().acquire()
+    task = world.spawn(client.election("a").run, work(world, body))
+    await world.until_waiting(other, "a", 1)
+    theirs = world.spawn(other.election("a").lead(timeout=SOON).acquire)
+    await world.until_waiting(other, "a", 2)
+    await hold.release()
+    between = await theirs.join()
+    await world.until_waiting(other, "a", 1)
+    assert not task.done and len(terms) == 1
+    await between.release()
+    assert await task.join() == "done"
+    assert hold.fence < terms[0] < between.fence < terms[1]
+
+
+@case()
+async def test_run_passes_on_what_its_function_raises_and_resigns(world: World) -> None:
+    client = world.client()
+    calls: list[int] = []
+
+    async def body(hold: AnyHold) -> None:
+        calls.append(hold.fence)
+        assert len(calls) == 1, "it stood again"
+        raise ZeroDivisionError("mine")
+
+    election = client.election("a")
+    with raises(ZeroDivisionError, "mine"):
+        await election.run(work(world, body))
+    assert len(calls) == 1 and await election.leader() is None
+
+
+@case()
+async def test_the_loss_of_another_lock_inside_run_is_no_loss_of_the_lead(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    calls: list[int] = []
+
+    async def body(hold: AnyHold) -> None:
+        calls.append(hold.fence)
+        assert len(calls) == 1, "it stood again"
+        async with client.lock("b", on_lost=flag(world)) as inner:
+            assert await other.break_hold("b", inner.fence)
+            assert await inner.wait_lost(SOON) and hold.is_held
+            inner.check()
+
+    election = client.election("a")
+    with raises(HoldLost, "'b'"):
+        await election.run(work(world, body))
+    assert len(calls) == 1 and await election.leader() is None
+
+
+@case()
+async def test_what_cannot_be_meant_with_an_election_is_refused_before_any_io(
+    world: World,
+) -> None:
+    traffic = Traffic()
+    client = world.client(hook=traffic)
+    bad: list[dict[str, Any]] = [
+        {"metadata": "x" * 1001},
+        {"metadata": "ü" * 501},
+        {"metadata": b"bytes"},
+        {"metadata": None},
+        {"metadata": "\ud800"},
+        {"lease": 0},
+        {"lease": "5"},
+        {"on_gained": "flag"},
+        {"on_lost": "cancel"},
+        {"label": "a"},
+        {"fair": False},
+    ]
+    for terms in bad:
+        with raises(ConfigurationError, next(iter(terms))):
+            client.election("a", **terms)
+    for name in ("", "a\0b"):
+        with raises(ConfigurationError):
+            client.election(name)
+    for timeout in (-1, "5", float("nan")):
+        with raises(ConfigurationError, "timeout"):
+            client.election("a").lead(timeout=timeout)
+    assert not traffic.verbs
+
+
+@case()
+async def test_metadata_is_told_whole_or_refused(world: World) -> None:
+    client, other = world.client(), world.client()
+    for metadata in ("", "x" * 1000, "ü" * 500, "a b\nc\td %20 +", "\x01\x7f"):
+        async with client.election("a", metadata=metadata).lead():
+            leader = await other.election("a").leader()
+            assert leader is not None and leader.metadata == metadata
+
+
+@case()
+async def test_an_outage_is_no_loss_of_the_lead_until_the_lease_is_over(world: World) -> None:
+    away = Lost("renew", 2, "before")
+    client = world.client(lease=3, hook=away)
+
+    async def body(hold: AnyHold) -> str:
+        await world.until(lambda: client.statistics().renewals > 0)
+        return "done"
+
+    assert await client.election("a").run(work(world, body)) == "done"
+    assert away.left == 0 and client.statistics().lost == 0
+    with raises(BackendError):
+        gone = world.client(lease=1, hook=Lost("claim", float("inf"), "before"))
+        await gone.election("a").run(work(world, body))

@@ -1,0 +1,267 @@
+"""A hold that ends without us: who is told, how, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from lab.conformance.adapters import AnyHold
+from lab.conformance.cases import case, raises
+from lab.conformance.concurrency import SOON
+from lab.conformance.worlds import World
+from lockfast import BackendError, HoldLost
+
+SHORT = 0.6  # the keeper looks every third of it
+
+
+@case()
+async def test_a_loss_is_told_in_every_way_and_once(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    told: list[object] = []
+    lock = client.lock("a", on_lost=told.append)
+    hold = await lock.acquire()
+    await lock.acquire()  # re-entry tells no second time
+    assert not await hold.wait_lost(0.01) and not hold.lost
+    assert await other.break_hold("a", hold.fence)
+    assert await hold.wait_lost(SOON)
+    assert hold.lost and not hold.is_held and hold.remaining() == 0
+    with raises(HoldLost, "'a'", str(hold.fence)) as caught:
+        hold.check()
+    assert caught.error.name == "a" and caught.error.fence == hold.fence
+    await world.until(lambda: told)
+    for _ in range(2):
+        with raises(HoldLost):
+            await lock.release()
+    await world.sleep(SHORT / 2)
+    assert told == [hold.raw] and client.statistics().lost == 1
+
+
+@case()
+async def test_a_release_is_no_loss(world: World) -> None:
+    client = world.client(lease=SHORT)
+    told: list[object] = []
+    hold = await client.lock("a", on_lost=told.append).acquire()
+
+    async def waits() -> bool:
+        return await hold.wait_lost(SOON)
+
+    waiter = world.spawn(waits)
+    await world.sleep(0.05)
+    await hold.release()
+    assert await waiter.join() is False
+    assert await hold.wait_lost() is False
+    await world.sleep(SHORT / 2)
+    assert not told and not hold.lost and client.statistics().lost == 0
+
+
+@case()
+async def test_an_on_lost_that_raises_does_not_end_the_keeper(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+
+    def stumble(hold: object) -> None:
+        raise ZeroDivisionError
+
+    broken = await client.lock("a", on_lost=stumble).acquire()
+    kept = await client.lock("b").acquire()
+    assert await other.break_hold("a", broken.fence)
+    assert await broken.wait_lost(SOON)
+    renewals = client.statistics().renewals
+    await world.until(lambda: client.statistics().renewals > renewals)
+    await kept.release()
+    with raises(HoldLost):
+        await broken.release()
+
+
+@case()
+async def test_a_lost_hold_is_not_made_again_by_its_renewal(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    hold = await client.lock("a").acquire()
+    assert await other.break_hold("a", hold.fence)
+    assert not await other.lock("a").locked()
+    assert await hold.wait_lost(SOON)
+    assert not await other.lock("a").locked()
+    theirs = await other.lock("a").acquire(timeout=0)
+    with raises(HoldLost):
+        await hold.release()
+    assert theirs.is_held and await other.lock("a").locked()
+
+
+@case()
+async def test_leaving_the_body_after_a_loss_raises_unless_the_body_did(world: World) -> None:
+    client, other = world.client(), world.client()
+    with raises(HoldLost, "'a'"):
+        async with client.lock("a", lease=0.2, on_lost=_flag(world)) as hold:
+            await hold.wait_lost(SOON)
+    with raises(ZeroDivisionError) as caught:
+        async with client.lock("a", lease=0.2, on_lost=_flag(world)) as hold:
+            await hold.wait_lost(SOON)
+            raise ZeroDivisionError("mine")
+    assert str(caught) == "mine"
+    assert "is lost" in "".join(caught.error.__notes__), "the loss must be attached"
+    assert await other.lock("a").try_acquire(timeout=SOON) is not None
+
+
+@case()
+async def test_a_loss_found_only_at_the_release_is_told_by_it(world: World) -> None:
+    client, other = world.client(), world.client()
+    with raises(HoldLost, "'a'"):
+        async with client.lock("a") as hold:
+            assert await other.break_hold("a", hold.fence)
+    assert not hold.is_held and not await other.lock("a").locked()
+
+
+@case()
+async def test_belief_ends_with_the_lease_without_any_help(world: World) -> None:
+    async def silent(verb: str, moment: str) -> None:
+        if verb == "renew":
+            raise BackendError("the network is gone")
+
+    client = world.client(lease=0.5, hook=silent)
+    told: list[object] = []
+    hold = await client.lock("a", on_lost=told.append).acquire()
+    assert hold.is_held
+    assert await hold.wait_lost(SOON)
+    assert not hold.is_held and client.statistics().renew_errors > 0
+    await world.until(lambda: told)
+    with raises(HoldLost):
+        await hold.release()
+
+
+@case()
+async def test_a_hold_is_uncertain_from_a_renewal_that_fails_to_one_that_succeeds(
+    world: World,
+) -> None:
+    away = True
+
+    async def silent(verb: str, moment: str) -> None:
+        if verb == "renew" and away:
+            raise BackendError("the network is gone")
+
+    # Long enough that a busy machine does not end it meanwhile.
+    client = world.client(lease=4.5, hook=silent)
+    hold, several = await client.lock("a").acquire(), await client.multi_lock("b", "c").acquire()
+    assert hold.is_certain and several.is_certain
+    await world.until(lambda: not hold.is_certain and not several.is_certain)
+    assert hold.is_held and hold.remaining() > 0 and "unconfirmed" in repr(hold.raw)
+    with raises(BackendError):
+        await hold.renew()
+    assert hold.is_held and not hold.is_certain
+    away = False
+    await world.until(lambda: hold.is_certain and several.is_certain)
+    assert hold.is_held and "unconfirmed" not in repr(hold.raw)
+    await hold.release()
+    await several.release()
+    assert hold.is_certain and not hold.is_held, "it is known not to be held"
+
+
+@case(only="asyncio")
+async def test_the_body_of_a_lost_hold_is_cancelled_and_the_error_is_hold_lost(
+    world: World,
+) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    reached: list[str] = []
+
+    async def body(hold: AnyHold) -> None:
+        try:
+            assert await other.break_hold("a", hold.fence)
+            await asyncio.sleep(SOON)
+            reached.append("after the loss")
+        except asyncio.CancelledError:
+            reached.append("cancelled")
+            raise
+
+    with raises(HoldLost, "'a'"):
+        async with client.lock("a") as hold:
+            await body(hold)
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0
+    await asyncio.sleep(0)  # no cancellation is left over
+    with raises(HoldLost):
+        async with client.lock("a") as hold, client.lock("a") as inner:
+            await body(inner)
+    assert task.cancelling() == 0 and reached == ["cancelled"] * 2
+    await asyncio.sleep(0)
+
+
+@case(only="asyncio")
+async def test_a_body_that_swallows_our_cancellation_still_ends_in_hold_lost(
+    world: World,
+) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    with raises(HoldLost):
+        async with client.lock("a") as hold:
+            assert await other.break_hold("a", hold.fence)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(SOON)
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0
+
+
+@case(only="asyncio")
+async def test_with_flag_the_body_goes_on_and_the_loss_is_told_at_its_end(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    with raises(HoldLost):
+        async with client.lock("a", on_lost="flag") as hold:
+            assert await other.break_hold("a", hold.fence)
+            assert await hold.wait_lost(SOON)
+            await asyncio.sleep(0.05)
+            reached = hold.lost
+    assert reached
+
+
+@case(only="asyncio")
+async def test_a_foreign_cancellation_passes_and_releases(world: World) -> None:
+    client, other = world.client(), world.client()
+    entered = world.event()
+
+    async def body() -> None:
+        async with client.lock("a"):
+            entered.set()
+            await asyncio.sleep(SOON)
+
+    task = asyncio.ensure_future(body())
+    await entered.wait()
+    task.cancel("foreign")
+    await asyncio.wait({task})
+    assert task.cancelled() and not await other.lock("a").locked()
+
+
+@case(only="asyncio")
+async def test_a_foreign_cancellation_wins_over_that_of_a_loss(world: World) -> None:
+    client, other = world.client(lease=SHORT), world.client()
+    entered = world.event()
+    fences: list[int] = []
+
+    async def body() -> None:
+        async with client.lock("a") as hold:
+            fences.append(hold.fence)
+            entered.set()
+            try:
+                await asyncio.sleep(SOON)
+            except asyncio.CancelledError:
+                await hold.wait_lost(SOON)
+                await asyncio.sleep(0)
+                raise
+
+    task = asyncio.ensure_future(body())
+    await entered.wait()
+    task.cancel("foreign")
+    await asyncio.sleep(0)
+    assert await other.break_hold("a", fences[0])
+    await asyncio.wait({task})
+    assert task.cancelled(), "the foreign cancellation was swallowed"
+
+
+@case(only="asyncio")
+async def test_a_timeout_around_the_body_stays_a_timeout(world: World) -> None:
+    client = world.client()
+    with raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            async with client.lock("a"):
+                await asyncio.sleep(SOON)
+    assert not await client.lock("a").locked()
+
+
+def _flag(world: World) -> object:
+    """Not to cancel the body, where there is something to cancel."""
+    return "flag" if world.api == "asyncio" else None

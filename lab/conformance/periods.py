@@ -1,0 +1,167 @@
+"""What may be said to ``@client.once_every``: periods, names, functions of all kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from lab.conformance.cases import case, raises
+from lab.conformance.locks import Traffic
+from lab.conformance.scheduled import apis, long_period, mark
+from lab.conformance.worlds import World
+from lockfast import ConfigurationError
+
+
+@case()
+async def test_arguments_and_results_pass_through_on_functions_of_both_colours(
+    world: World,
+) -> None:
+    client = world.client()
+    period = await long_period(client)
+
+    @client.once_every(period)
+    def plain(one: int, *rest: int, two: int = 2, **more: int) -> tuple[Any, ...]:
+        """What it is for."""
+        return one, rest, two, more
+
+    @client.once_every(period)
+    async def coroutine(one: int, *rest: int, two: int = 2, **more: int) -> tuple[Any, ...]:
+        """What it is for."""
+        await asyncio.sleep(0)
+        return one, rest, two, more
+
+    assert inspect.iscoroutinefunction(coroutine) and not inspect.iscoroutinefunction(plain)
+    for function in (plain, coroutine):
+        assert function.__doc__ == "What it is for." and function.__name__ in function.__qualname__
+        assert await world.call(function(1, 3, 4, two=5, six=6)) == (1, (3, 4), 5, {"six": 6})
+        assert await world.call(function(1)) is None
+
+
+@case()
+async def test_without_a_name_it_is_that_of_the_function(world: World) -> None:
+    client, other = world.client(), world.client()
+    period = await long_period(client)
+    plain, coroutine = apis(lambda: "ran")
+    for function in (plain, coroutine):
+        assert await world.call(client.once_every(period)(function)()) == "ran", "a shared name"
+        name = f"{function.__module__}.{function.__qualname__}"
+        assert (await mark(other, name)).holders
+        assert await world.call(other.once_every(period)(function)()) is None
+        assert other.once_every(period, name=name)(lambda: "ran")() is None
+        assert other.once_every(period, name=f"{name}x")(lambda: "ran")() == "ran"
+
+
+@case()
+async def test_a_turn_and_a_lock_of_the_same_name_do_not_meet(world: World) -> None:
+    client, other = world.client(), world.client()
+    period = await long_period(client)
+
+    @client.once_every(period, name="job")
+    def job() -> str:
+        with_lock = other.once_every(period, name="inner")(lambda: "inner")()
+        return f"ran {with_lock}"
+
+    async with client.lock("job") as hold:
+        assert job() == "ran inner" and hold.is_held
+        assert job() is None
+    assert await client.lock("job").try_acquire() is not None
+    assert await client.names() == ["job"], "a turn is shown as a lock"
+
+
+@case()
+async def test_a_period_may_be_said_in_many_ways(world: World) -> None:
+    client = world.client()
+    ways: dict[Any, float] = {
+        "90s": 90,
+        "5m": 300,
+        "1h30m": 5400,
+        "1d": 86400,
+        "1d2h3m4.5s": 93784.5,
+        300: 300,
+        299.5: 299.5,
+        timedelta(minutes=7): 420,
+    }
+    for number, (period, seconds) in enumerate(ways.items()):
+        rest = 0.0
+        while rest < 5:  # what crossed the end of a period would prove nothing
+            now = (await client.inspect("clock")).now
+            rest = seconds - now % seconds
+            await world.sleep(0 if rest >= 5 else 0.2)
+        assert client.once_every(period, name=f"job{number}")(lambda: "ran")() == "ran"
+        seen = await mark(client, f"job{number}")
+        (holder,) = seen.holders
+        assert abs(holder.remaining - (seconds - seen.now % seconds)) < 3, period
+
+
+@case()
+async def test_what_cannot_be_meant_with_a_period_is_refused_at_decoration(world: World) -> None:
+    traffic = Traffic()
+    client = world.client(hook=traffic)
+
+    def job() -> None:
+        raise AssertionError("it ran")
+
+    def generator() -> Any:
+        yield
+
+    async def generator_of_tasks() -> Any:
+        yield
+
+    periods: list[Any] = ["", "5", "5x", "m", "-5m", " 5m", "5 m", "5m,", "1e3s", "0s", "5M"]
+    periods += [0, -1, 0.001, float("nan"), float("inf"), 1e18, True, None, [5], b"5m"]
+    for period in periods:
+        with raises(ConfigurationError, "period"):
+            client.once_every(period)(job)
+    bad: list[dict[str, Any]] = [
+        {"at_least": -1},
+        {"at_least": "x"},
+        {"at_least": float("nan")},
+        {"at_most": 0},
+        {"at_most": "x"},
+        {"at_most": True},
+        {"name": ""},
+        {"name": "a\0b"},
+        {"name": b"a"},
+        {"name": 5},
+        {"name": "x" * 1001},
+        {"label": 5},
+    ]
+    for terms in bad:
+        with raises(ConfigurationError, next(iter(terms))):
+            client.once_every("5m", **terms)(job)
+    things: list[Any] = [generator, generator_of_tasks, partial(generator), World, "job", None]
+    for thing in things:
+        with raises(ConfigurationError):
+            client.once_every("5m", name="job")(thing)
+    for thing in (Job(), partial(job)):
+        with raises(ConfigurationError, "name="):
+            client.once_every("5m")(thing)
+    assert not traffic.verbs
+
+
+class Job:
+    """A function that is none, and has no name."""
+
+    def __call__(self) -> str:
+        return "ran"
+
+
+class JobOfTasks:
+    async def __call__(self) -> str:
+        await asyncio.sleep(0)
+        return "ran"
+
+
+@case()
+async def test_what_can_be_called_can_run_once_if_it_is_given_a_name(world: World) -> None:
+    client = world.client()
+    period = await long_period(client)
+    plain, coroutine = apis(lambda: "ran")
+    things: list[Any] = [Job(), JobOfTasks(), partial(plain), partial(coroutine), Job().__call__]
+    for number, thing in enumerate(things):
+        job = client.once_every(period, name=f"job{number}")(thing)
+        assert await world.call(job()) == "ran"
+        assert await world.call(job()) is None

@@ -1,0 +1,252 @@
+"""The two worlds that a case runs in: threads, and asyncio. A case is written once over `World`.
+
+In the blocking world every verb blocks and nothing suspends; `spawn` makes a thread. In asyncio the
+same verbs are awaited; `spawn` makes a task. When a case has passed, its world makes sure that it
+left nothing behind: no hold, no place in a queue, no keeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from lab.conformance.adapters import AnyClient, AroundStore, Hook
+from lab.conformance.children import Child
+from lab.conformance.concurrency import (
+    SOON,
+    AnyTask,
+    Event,
+    TaskEvent,
+    TaskTask,
+    ThreadEvent,
+    ThreadTask,
+    Work,
+    cancelled_at,
+)
+from lockfast import aio, sync
+from lockfast.runtime.threads import run
+from lockfast.stores import open_store
+
+T = TypeVar("T")
+
+LEASE = 30.0
+
+
+class World(ABC):
+    """One store, one face, and whatever a case makes in it."""
+
+    api: ClassVar[str]
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._clients: list[AnyClient] = []
+        self._children: list[Child] = []
+        self._tasks: list[AnyTask] = []
+        self._namespaces: set[str] = set()
+        self._keepers = len(_keepers())
+
+    def client(
+        self, *, lease: float = LEASE, namespace: str = "default", hook: Hook | None = None
+    ) -> AnyClient:
+        """A new client of the store. ``hook`` is told of every verb that it sends."""
+        if hook is None:
+            raw = self._connect(lease, namespace)
+        else:
+            raw = self._on(AroundStore(open_store(self.url), hook), lease, namespace)
+        client = AnyClient(raw)
+        self._clients.append(client)
+        self._namespaces.add(namespace)
+        return client
+
+    def child(self) -> Child:
+        """A client in another process, of this face and on this store."""
+        child = Child(self.api, self.url)
+        self._children.append(child)
+        return child
+
+    def spawn(self, work: Work, *args: Any) -> AnyTask:
+        """Run it beside us, as another owner."""
+        task = self._spawn(functools.partial(work, *args))
+        self._tasks.append(task)
+        return task
+
+    async def until(self, what: Callable[[], Any], within: float = SOON) -> Any:
+        """Wait until ``what()`` (which may be async) is true; its value."""
+        ends = time.monotonic() + within
+        while True:
+            value = what()
+            if isinstance(value, Awaitable):
+                value = await value
+            if value:
+                return value
+            assert time.monotonic() < ends, f"not within {within} s: {what}"
+            await self.sleep(0.01)
+
+    async def until_waiting(self, client: AnyClient, name: str, count: int) -> None:
+        """Wait until so many stand in the queue."""
+
+        async def enough() -> bool:
+            return len((await client.inspect(name)).waiters) == count
+
+        await self.until(enough)
+
+    def run(self, body: Callable[[World], Coroutine[Any, Any, None]], *, tidy: bool) -> None:
+        """Run a case from beginning to end."""
+        self.start(functools.partial(self._whole, body, tidy))
+
+    async def _whole(self, body: Callable[[World], Coroutine[Any, Any, None]], tidy: bool) -> None:
+        try:
+            await body(self)
+            assert all(task.done for task in self._tasks), "a task of the case was forgotten"
+        finally:
+            for child in self._children:
+                child.end()
+            for client in self._clients:
+                await client.close()
+        if tidy:
+            await self._left_nothing()
+
+    async def _left_nothing(self) -> None:
+        await self.until(lambda: len(_keepers()) <= self._keepers, within=5)
+        for namespace in sorted(self._namespaces):
+            client = AnyClient(self._connect(LEASE, namespace))
+            left = await client.names()
+            await client.close()
+            assert not left, f"left behind in the store: {left}"
+
+    # What the colours differ in.
+
+    @abstractmethod
+    def start(self, work: Work) -> None: ...
+
+    @abstractmethod
+    def _connect(self, lease: float, namespace: str) -> sync.Client | aio.Client: ...
+
+    @abstractmethod
+    def _on(self, store: AroundStore, lease: float, namespace: str) -> sync.Client | aio.Client: ...
+
+    @abstractmethod
+    def _spawn(self, work: Work) -> AnyTask: ...
+
+    @abstractmethod
+    def event(self) -> Event: ...
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def blocking(self, work: Callable[[], T]) -> T:
+        """Do something that blocks, and is no part of lockfast."""
+
+    @abstractmethod
+    async def call(self, answer: Any) -> Any:
+        """What a function gave that was decorated by either colour."""
+
+    @abstractmethod
+    async def step(self, verb: str, moment: str) -> None:
+        """A hook that makes every verb a place where `interrupted` can strike."""
+
+    @abstractmethod
+    async def interrupted(self, step: int, work: Work) -> bool:
+        """Run ``work`` and strike at its ``step``-th step, with what this world has for that: a
+        cancellation, or Ctrl-C. False if it came to its end before."""
+
+
+class BlockingWorld(World):
+    api = "blocking"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._victim: tuple[int, int] | None = None  # which thread, and how many steps from now
+
+    def start(self, work: Work) -> None:
+        run(work())
+
+    def _connect(self, lease: float, namespace: str) -> sync.Client:
+        return sync.connect(self.url, lease=lease, namespace=namespace)
+
+    def _on(self, store: AroundStore, lease: float, namespace: str) -> sync.Client:
+        return sync.Client.on(store, lease=lease, namespace=namespace)
+
+    def _spawn(self, work: Work) -> AnyTask:
+        return ThreadTask(work)
+
+    def event(self) -> Event:
+        return ThreadEvent()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        return work()
+
+    async def call(self, answer: Any) -> Any:
+        return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
+
+    async def step(self, verb: str, moment: str) -> None:
+        if self._victim is not None and self._victim[0] == threading.get_ident():
+            thread, left = self._victim
+            self._victim = (thread, left - 1) if left else None
+            if not left:
+                raise KeyboardInterrupt
+
+    async def interrupted(self, step: int, work: Work) -> bool:
+        self._victim = (threading.get_ident(), step)
+        try:
+            await work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            self._victim = None
+        return False
+
+
+class TaskWorld(World):
+    api = "asyncio"
+
+    def start(self, work: Work) -> None:
+        asyncio.run(work())
+
+    def _connect(self, lease: float, namespace: str) -> aio.Client:
+        return aio.connect(self.url, lease=lease, namespace=namespace)
+
+    def _on(self, store: AroundStore, lease: float, namespace: str) -> aio.Client:
+        return aio.Client.on(store, lease=lease, namespace=namespace)
+
+    def _spawn(self, work: Work) -> AnyTask:
+        return TaskTask(work)
+
+    def event(self) -> Event:
+        return TaskEvent()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    async def call(self, answer: Any) -> Any:
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    async def step(self, verb: str, moment: str) -> None:
+        if asyncio._get_running_loop() is not None:  # not on the keeper's thread
+            await asyncio.sleep(0)
+
+    async def interrupted(self, step: int, work: Work) -> bool:
+        task = asyncio.ensure_future(cancelled_at(step, work()))
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+        return task.cancelled()
+
+
+WORLDS: dict[str, type[World]] = {world.api: world for world in (BlockingWorld, TaskWorld)}
+
+
+def _keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "lockfast-keeper"]

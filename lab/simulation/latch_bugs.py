@@ -1,0 +1,197 @@
+"""Planted bugs in latches and barriers: one wrong line each, in the core or the law; see `bugs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from lab.simulation.bug import Bug
+from lockfast.core import acquire, latches, law, locks
+from lockfast.core.law import Book, Row
+from lockfast.core.terms import Terms
+from lockfast.errors import BackendError
+from lockfast.model import BARRIER, LATCH, Busy, Claim, Differs, Granted, Snapshot
+
+
+@contextmanager
+def a_repeated_count_down_counts_twice() -> Iterator[None]:
+    """The reply was lost, it asks again with the same id, and is counted again."""
+    honest = law.claim
+
+    def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
+        mine = book.holds.get(claim.id)
+        if mine is not None and LATCH <= claim.slots < BARRIER and mine.take:
+            mine.take += 1
+            law._serve(book)
+        return honest(book, claim)
+
+    with patch.object(law, "claim", claim):
+        yield
+
+
+@contextmanager
+def a_count_down_asks_again_under_a_new_id() -> Iterator[None]:
+    """The same, from the other side."""
+    honest = acquire.claim_until_known
+
+    async def ask(runtime: Any, backend: Any, claim: Claim, sent: float, limit: float) -> Any:
+        try:
+            return await honest(runtime, backend, claim, sent, limit / 10)
+        except BackendError:
+            again = claim._replace(id=claim.id + "'")
+            return await honest(runtime, backend, again, runtime.now(), limit)
+
+    with patch.object(latches, "claim_until_known", ask):
+        yield
+
+
+@contextmanager
+def a_latch_opens_one_too_early() -> Iterator[None]:
+    """Counted to zero from n − 1."""
+    with patch.object(law, "_is_open", lambda book, slots: law._taken(book) >= slots - LATCH - 1):
+        yield
+
+
+@contextmanager
+def a_latch_that_nobody_touched_is_open() -> Iterator[None]:
+    """Nothing there: nothing to wait for (Redisson)."""
+    honest = law._is_open
+    with patch.object(law, "_is_open", lambda book, n: not book.holds or honest(book, n)):
+        yield
+
+
+@contextmanager
+def what_was_counted_ends_with_who_counted() -> Iterator[None]:
+    """A count-down has the lease of a first grant, and nobody renews it."""
+    honest = law._gather
+
+    def gather(book: Book, claim: Claim) -> Granted | Busy:
+        return honest(book, claim._replace(lease=min(claim.lease, law.FIRST_LEASE)))
+
+    with patch.object(law, "_gather", gather):
+        yield
+
+
+@contextmanager
+def an_open_latch_lets_only_newcomers_through() -> Iterator[None]:
+    """Those who wait already are not told, neither by a bell nor by asking again."""
+    honest = law._serve
+
+    def serve(book: Book, awake: Row | None = None) -> Granted | None:
+        first = law._first(book)
+        if first is not None and LATCH <= first.slots < BARRIER and awake is None:
+            return None
+        return honest(book, awake)
+
+    honest_renew, honest_claim = law.renew, law.claim
+
+    def waits(book: Book, claim: Claim) -> bool:
+        return LATCH <= claim.slots < BARRIER and book.waiter(claim.id) is not None
+
+    def renew(book: Book, claim: Claim) -> Any:
+        waiter = book.waiter(claim.id)
+        if waiter is not None and waits(book, claim):
+            law._refresh(book, waiter)
+            return law._busy(book, waiter)
+        return honest_renew(book, claim)
+
+    def ask(book: Book, claim: Claim) -> Any:
+        return renew(book, claim) if waits(book, claim) else honest_claim(book, claim)
+
+    with (
+        patch.object(law, "_serve", serve),
+        patch.object(law, "renew", renew),
+        patch.object(law, "claim", ask),
+    ):
+        yield
+
+
+def _barrier_lets_go(when_missing: int, left_behind: int) -> Callable[[Book, int], int]:
+    honest = law._free
+
+    def free(book: Book, slots: int) -> int:
+        if slots < BARRIER:
+            return honest(book, slots)
+        arrived = sum(1 for _ in book.waiting(fair=True))
+        return max(arrived - left_behind, 0) if arrived >= slots - BARRIER - when_missing else 0
+
+    return free
+
+
+@contextmanager
+def a_barrier_lets_go_with_one_missing() -> Iterator[None]:
+    """The last party is not waited for."""
+    with patch.object(law, "_free", _barrier_lets_go(1, 0)):
+        yield
+
+
+@contextmanager
+def a_barrier_leaves_one_behind() -> Iterator[None]:
+    """All came, and the last one does not count as one of them."""
+    with patch.object(law, "_free", _barrier_lets_go(0, 1)):
+        yield
+
+
+@contextmanager
+def a_count_down_that_nobody_answered_is_taken_for_done() -> Iterator[None]:
+    """Nobody asks again: perhaps it never arrived."""
+    honest = latches.count_down
+
+    async def count_down(core: locks.Core, terms: Terms) -> bool:
+        try:
+            return await honest(core, terms)
+        except BackendError:
+            return True
+
+    with patch.object(latches, "count_down", count_down):
+        yield
+
+
+@contextmanager
+def a_barrier_counts_those_who_left() -> Iterator[None]:
+    """Whose time was over stays in the queue, and is waited for no more."""
+    honest = law.leave
+
+    def leave(book: Book, claim: Claim) -> Snapshot:
+        return law.look(book, claim.name) if claim.slots >= BARRIER else honest(book, claim)
+
+    with patch.object(law, "leave", leave):
+        yield
+
+
+@contextmanager
+def who_gives_up_at_a_barrier_is_told_that_all_came() -> Iterator[None]:
+    """Nobody looks at how the wait ended."""
+    honest = latches.pass_through
+
+    async def pass_through(core: locks.Core, terms: Terms, timeout: float | None) -> bool:
+        await honest(core, terms, timeout)
+        return True
+
+    with patch.object(latches, "pass_through", pass_through):
+        yield
+
+
+GATE_BUGS: dict[str, Bug] = {
+    plant.__name__: Bug(plant, kind)
+    for kind, plants in {
+        "latch": (
+            a_repeated_count_down_counts_twice,
+            a_count_down_asks_again_under_a_new_id,
+            a_count_down_that_nobody_answered_is_taken_for_done,
+            a_latch_opens_one_too_early,
+            a_latch_that_nobody_touched_is_open,
+            what_was_counted_ends_with_who_counted,
+            an_open_latch_lets_only_newcomers_through,
+        ),
+        "barrier": (
+            a_barrier_lets_go_with_one_missing,
+            a_barrier_leaves_one_behind,
+            a_barrier_counts_those_who_left,
+            who_gives_up_at_a_barrier_is_told_that_all_came,
+        ),
+    }.items()
+    for plant in plants
+}

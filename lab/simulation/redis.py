@@ -1,0 +1,225 @@
+"""Redis in the simulator: the production Lua and backend on a small Redis, behind the network.
+
+The scripts run in Lua 5.1 on `testing.miniredis`, which is checked against the real server. What
+stands for production's transports here has their duties: it says where bells are heard, it loses
+its ear when the server restarts, and opens it again from `hear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from lab.miniredis import MiniError, MiniRedis
+from lab.simulation.network import Seen, Server, Weather, ask, heard
+from lab.simulation.world import Node, SimSignal, World
+from lockfast.core.law import Row
+from lockfast.core.ports import Backend
+from lockfast.errors import BackendError
+from lockfast.model import Busy, Claim, Differs, Granted
+from lockfast.stores.redis.backend import RedisBackend
+from lockfast.stores.redis.commands import key_of, name_of
+from lockfast.stores.redis.errors import ServerError
+from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.wakeups import Wakeups
+
+EAR_BUDGET = 1.0
+
+
+class RedisServer(Server):
+    """One Redis. Its wall clock is the only one it has."""
+
+    leases_by_wall = True
+
+    def __init__(self, world: World, rate: float, weather: Weather) -> None:
+        super().__init__(world, rate, weather)
+        self.fair: dict[str, bool] = {}  # what claims asked for; of a hold it is not written
+        self._listeners: dict[str, SimTransport] = {}
+        self._redis = self._new()
+
+    def _new(self) -> MiniRedis:
+        return MiniRedis(lambda: int(self.wall() * 1e6), self._published, self._listening)
+
+    def amnesia(self) -> None:
+        self._redis = self._new()
+
+    def restarted(self) -> None:
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.ear_lost()
+
+    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
+        return SimRedisBackend(SimTransport(node, self), self, node, asked)
+
+    def subscribe(self, channel: str, listener: SimTransport) -> None:
+        self._listeners[channel] = listener
+
+    def _listening(self, channel: str) -> int:
+        listener = self._listeners.get(channel)
+        return 0 if listener is None or listener.node.dead else 1
+
+    def _published(self, channel: str, message: bytes) -> int:
+        if not self._listening(channel):
+            return 0
+        listener = self._listeners[channel]
+        push = [b"message", channel.encode(), message]
+        self.travel_slowly(listener.node, heard, listener.node, delivered, push, listener.wakeups)
+        return 1
+
+    def execute(self, command: bytes) -> Any:
+        reader = hiredis.Reader()
+        reader.feed(command)
+        words = reader.gets()
+        try:
+            answer: Any = self._redis.call(*words)
+        except MiniError as error:
+            answer = ServerError(str(error))
+        for name in {name_of(word) for word in words if word.startswith(b"lf:{")}:
+            self.observe(name)
+        return answer
+
+    def seen(self, name: str) -> Seen:
+        key = key_of(name)
+        ask: Callable[..., Any] = self._redis.call
+        said = ask("HGETALL", key)
+        holds = [
+            self._row(claim_id, text, hold=True)
+            for claim_id, text in zip(said[::2], said[1::2], strict=True)
+            if claim_id != b".f"
+        ]
+        order = ask("ZRANGE", f"{key}:q", 0, -1)
+        waiters = [
+            self._row(claim_id, text, hold=False)
+            for claim_id in order
+            if (text := ask("HGET", f"{key}:w", claim_id)) is not None
+        ]
+        now = self.now()
+        living = [waiter for waiter in waiters if waiter.ends > now]
+        return Seen(
+            [hold for hold in holds if hold.ends > now],
+            [waiter for waiter in living if waiter.fair],
+            [waiter for waiter in living if not waiter.fair],
+        )
+
+    def _row(self, claim_id: bytes, text: bytes, *, hold: bool) -> Row:
+        first, ends, since, lease, take, slots, wake_address, who = text.decode().split(" ", 7)
+        return Row(
+            claim_id.decode(),
+            who,
+            int(take),
+            int(slots),
+            int(lease) / 1e6,
+            self.fair[claim_id.decode()] if hold else first == "1",
+            int(first) if hold else 0,
+            int(since) / 1e6,
+            int(ends) / 1e6 - self.wall_offset,
+            wake_address,
+        )
+
+
+class SimTransport:
+    """How a node's commands travel."""
+
+    suspends = True
+
+    def __init__(self, node: Node, server: RedisServer) -> None:
+        self.wakeups = Wakeups()
+        self.node = node
+        self.wake_address = "."
+        self._own_wake_address = f"{node.name}{server.world.dice.random()}"
+        self._server = server
+        self._signal = SimSignal(node)
+        self._listening = False
+        self.interrupt = self._signal.set
+
+    def send(self, command: bytes, budget: float) -> Awaitable[Any]:
+        return ask(self._server, self.node, budget, lambda: self._server.execute(command))
+
+    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+        def execute() -> list[Any]:
+            return [self._server.execute(command) for command in commands]
+
+        answers: list[Any] = await ask(self._server, self.node, budget, execute)
+        return answers
+
+    async def settled(
+        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    ) -> list[Any]:
+        raise AssertionError("this server has no replicas")
+
+    async def subscribe(self, since: float) -> bool:
+        self._listening = True
+        if self.wake_address != ".":
+            return False
+        try:
+            await self._subscribe()
+        except BackendError:
+            pass
+        return True
+
+    async def _subscribe(self) -> None:
+        def subscribe() -> bool:
+            self._server.subscribe(channel_of(self._own_wake_address), self)
+            return True
+
+        await ask(self._server, self.node, EAR_BUDGET, subscribe)
+        self.wake_address = self._own_wake_address
+
+    def ear_lost(self) -> None:
+        """The connection broke: noticed at once, and opened again by whoever hears."""
+        self.wake_address = "."
+        self.wakeups.wake_all()
+        self._signal.set()
+
+    async def listen(self, timeout: float | None) -> None:
+        if self._listening and self.wake_address == "." and self.wakeups:
+            try:
+                await self._subscribe()
+                self.wakeups.wake_all()
+            except BackendError:
+                timeout = min(1.0 if timeout is None else timeout, 1.0)
+        await self._signal.wait(timeout)
+
+    def distrust(self, why: str) -> None:
+        raise AssertionError("the simulated Redis answered nonsense")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimRedisBackend(RedisBackend):
+    """The production backend, which tells the scenario what it asks for."""
+
+    def __init__(
+        self,
+        transport: SimTransport,
+        server: RedisServer,
+        node: Node,
+        asked: Callable[[Claim], None],
+    ) -> None:
+        super().__init__(transport, "the simulated Redis")
+        self._server = server
+        self._node = node
+        self._asked = asked
+
+    def _tell(self, claim: Claim) -> None:
+        self._asked(claim)
+        self._server.nodes[claim.id] = self._node
+        self._server.fair[claim.id] = claim.fair
+
+    def _ask_claim(self, claim: Claim, budget: float) -> Any:
+        self._tell(claim)
+        return super()._ask_claim(claim, budget)
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        self._tell(claim)
+        return await super().claim(claim, budget)
+
+    async def claim_batch(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        for claim in claims:
+            self._tell(claim)
+        return await super().claim_batch(claims, budget)

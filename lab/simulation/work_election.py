@@ -1,0 +1,36 @@
+"""Workers that stand for election and lead for a while, and others that look who leads."""
+
+from __future__ import annotations
+
+from lab.simulation.witness_election import ElectionRule
+from lab.simulation.work import Place
+from lab.simulation.work_locks import Holding
+from lab.simulation.world import Cancelled, Node
+from lockfast.core.locks import Core
+from lockfast.core.terms import Terms
+from lockfast.errors import BackendError, NotReplicated
+
+
+class Election(Holding):
+    def __init__(self, waiter: Place, name: str) -> None:
+        super().__init__(waiter, name)
+        self.rule = ElectionRule(self.witness.accuse, name)
+        self.knows(self.rule)
+
+    async def turn(self, node: Node, core: Core) -> None:
+        if self.dice.random() < 0.3:
+            await self._look(core)
+            return
+        terms = Terms(self.name, self.lease, True, label=node.name)
+        before = self.rule.greatest
+        held = await self.acquire(node, core, terms, self.dice.choice((3.0, None, None)))
+        if held is not None:
+            self.rule.elected(held, before)
+            self.waiter.counts["elected"] += 1
+            await self.use(core, terms, held)
+
+    async def _look(self, core: Core) -> None:
+        try:
+            self.rule.shown(self.begin(), await core.inspect(self.name))
+        except (BackendError, NotReplicated, Cancelled):
+            pass

@@ -1,0 +1,125 @@
+"""Workers that wait for each other: at latches, which others count down, and at barriers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from lab.simulation.witness_latches import BarrierRule, LatchRule
+from lab.simulation.work import Place, Work
+from lab.simulation.world import Cancelled, Node
+from lockfast.core import latches
+from lockfast.core.locks import Core
+from lockfast.core.terms import Terms
+from lockfast.errors import BackendError, NotReplicated
+from lockfast.model import BARRIER, LATCH
+
+KEEP = 600.0  # what is counted is not forgotten within a run, also if the clock is set
+
+
+class Latches(Work):
+    """One latch after the other: when somebody knows that it is open, the next one is used."""
+
+    def __init__(self, waiter: Place, name: str) -> None:
+        super().__init__(waiter, name)
+        self.size = self.dice.choice((1, 2, 3, 5))
+        self._rules: list[LatchRule] = []
+        self._waiting: Counter[LatchRule] = Counter()
+        self._next(None)
+
+    def _next(self, opened: LatchRule | None) -> None:
+        if opened is None or opened is self._rules[-1]:
+            rule = LatchRule(self.witness.accuse, f"{self.name}{len(self._rules)}", self.size)
+            self._rules.append(rule)
+            self.knows(rule)
+
+    async def turn(self, node: Node, core: Core) -> None:
+        # Now and then somebody comes late to one that was open long ago.
+        rule = self._rules[-1] if self.dice.random() < 0.9 else self.dice.choice(self._rules)
+        if self.dice.random() < 0.5:
+            await self._count_down(core, rule)
+        else:
+            await self._wait(node, core, rule)
+
+    async def _count_down(self, core: Core, rule: LatchRule) -> bool:
+        """Whether it is known to be open."""
+        task, server = self.begin(), self.witness.server
+        restarts = server.restarts
+        terms = Terms(rule.name, KEEP, False, slots=LATCH + self.size, take=1, owner=object())
+        try:
+            counted = await latches.count_down(core, terms)
+        except (BackendError, NotReplicated, Cancelled):
+            return False  # it may have counted
+        if server.restarts == restarts:
+            seen = server.seen(rule.name)
+            if counted:
+                rule.told_counted(task.asked, seen)
+                self.waiter.counts["counted"] += 1
+            else:
+                rule.told_open(seen)
+        if not counted:
+            self._next(rule)
+        return not counted
+
+    async def _wait(self, node: Node, core: Core, rule: LatchRule) -> None:
+        task, server = self.begin(), self.witness.server
+        restarts = server.restarts
+        was_open = rule.count(server.seen(rule.name)) >= self.size
+        terms = Terms(rule.name, self.lease, True, slots=LATCH + self.size, take=0, owner=object())
+        self._waiting[rule] += 1
+        try:
+            passed = await latches.pass_through(
+                core, terms, self.dice.choice((0.0, 0.5, 3.0, None, None))
+            )
+        except (BackendError, NotReplicated, Cancelled) as error:
+            if isinstance(error, Cancelled):
+                self.gave_up(node, task)
+            return
+        finally:
+            self._waiting[rule] -= 1
+        if passed:
+            self.waiter.counts["let through"] += 1
+            self._next(rule)
+        else:
+            self.gave_up(node, task)
+            if was_open and server.restarts == restarts:
+                rule.told_shut()
+
+    def usher(self, core: Core) -> Coroutine[Any, Any, None] | None:
+        return self._open_all(core)
+
+    async def _open_all(self, core: Core) -> None:
+        """Count down what is waited for, until it is open."""
+        for rule in list(self._rules):
+            while self._waiting[rule] and not await self._count_down(core, rule):
+                pass
+
+
+class Barriers(Work):
+    """One barrier, used again and again. Who is alone there gives up after a while."""
+
+    def __init__(self, waiter: Place, name: str) -> None:
+        super().__init__(waiter, name)
+        self.size = self.dice.choice((2, 2, 3))
+        self.rule = BarrierRule(self.witness.accuse, name, self.size)
+        self.knows(self.rule)
+
+    async def turn(self, node: Node, core: Core) -> None:
+        task, rule = self.begin(), self.rule
+        terms = Terms(self.name, self.lease, True, slots=BARRIER + self.size, owner=object())
+        try:
+            timeout = self.dice.choice((0.0, 0.5, 3.0, 8.0))
+            passed = await latches.pass_through(core, terms, timeout)
+        except (BackendError, NotReplicated, Cancelled) as error:
+            if isinstance(error, Cancelled):
+                self.gave_up(node, task)
+            return
+        if passed:
+            rule.told_passed(task.asked)
+            self.waiter.counts["gathered"] += 1
+            return
+        self.gave_up(node, task)
+        trouble = node.paused_until or node.cut_until or self.witness.server.restarts
+        if self.waiter.fine and not trouble:
+            rule.told_late(task.asked)

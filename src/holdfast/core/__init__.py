@@ -1,1 +1,0 @@
-"""What holdfast decides, as coroutines that await nothing but their ports."""

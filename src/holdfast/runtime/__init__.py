@@ -1,1 +1,0 @@
-"""How holdfast waits: in threads, and in asyncio. Knows no store."""

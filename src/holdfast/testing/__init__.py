@@ -1,9 +1,0 @@
-"""For tests, yours and ours: a clock of your own, holds to lose, the simulator, the conformance
-suite. Nothing in holdfast itself imports this room.
-
-The fixtures come with ``pytest_plugins = ["holdfast.testing.fixtures"]`` in your conftest.py.
-"""
-
-from holdfast.testing.kit import VirtualClock, aio_client, client, lose
-
-__all__ = ["VirtualClock", "aio_client", "client", "lose"]

@@ -1,0 +1,81 @@
+"""lockfast: one thing at a time, across threads, processes and machines.
+
+    with lockfast.lock("nightly-report"):
+        build_report()
+
+`connect` makes a client of a store, `lockfast.aio` is the same for asyncio.
+"""
+
+from lockfast import aio
+from lockfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    ConfigurationError,
+    HoldLost,
+    LockfastError,
+    NotHeld,
+    NotReplicated,
+    QuorumError,
+    StaleFence,
+    StaleSnapshot,
+    Unsupported,
+    WouldDeadlock,
+)
+from lockfast.model import Capabilities, Holder, Leader, Snapshot, Statistics, Waiter, Who
+from lockfast.sync import (
+    Barrier,
+    Client,
+    Election,
+    Hold,
+    Latch,
+    Lock,
+    MultiHold,
+    MultiLock,
+    Permits,
+    ReadWriteLock,
+    Semaphore,
+    connect,
+    default_client,
+    lock,
+    locked,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "BackendError",
+    "Barrier",
+    "Capabilities",
+    "Client",
+    "ConfigurationError",
+    "Election",
+    "Hold",
+    "HoldLost",
+    "Holder",
+    "Latch",
+    "Leader",
+    "Lock",
+    "LockfastError",
+    "MultiHold",
+    "MultiLock",
+    "NotHeld",
+    "NotReplicated",
+    "Permits",
+    "QuorumError",
+    "ReadWriteLock",
+    "Semaphore",
+    "Snapshot",
+    "StaleFence",
+    "StaleSnapshot",
+    "Statistics",
+    "Unsupported",
+    "Waiter",
+    "Who",
+    "WouldDeadlock",
+    "aio",
+    "connect",
+    "default_client",
+    "lock",
+    "locked",
+]

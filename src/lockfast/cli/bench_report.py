@@ -1,0 +1,201 @@
+"""How `lockfast bench` shows what it found: a table and bars for people, JSON, an SVG chart."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import lockfast
+from lockfast.cli.bench_outcome import Outcome
+from lockfast.cli.chart import Bar, Chart
+from lockfast.cli.screen import Screen
+
+# What a round needs besides: connecting, beginning together, gathering.
+OVERHEAD = 0.5
+HEAD = (
+    f"{'contenders':>10}  {'store':<14}{'hand-overs/s':>13}{'p50 µs':>10}{'p99 µs':>10}"
+    f"{'Jain':>7}{'requests':>10}{'CPU µs':>10}{'server µs':>11}"
+)
+NOTES = (
+    "hand-overs/s: from one contender to another (of 1: its own cycles, release and acquire)",
+    "p50, p99: from asking for the release until the next one is inside",
+    "Jain: fairness of the shares, 1 is equal · requests: to the store, per acquire",
+    "CPU, server: time of our processes, and of the server's if it is on this host, per acquire",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One store of the comparison."""
+
+    title: str
+    url: str  # without a password
+    secret_url: str  # as it was given: for connecting, never for showing
+    in_process: bool  # it reaches no further than one process
+
+    def called(self, title: str) -> Store:
+        return replace(self, title=title)
+
+
+Results = Mapping[tuple[int, Store], Outcome]
+
+
+class Report:
+    def __init__(
+        self,
+        screen: Screen,
+        stores: Sequence[Store],
+        seconds: float,
+        rounds: int,
+        processes: int,
+    ) -> None:
+        self._screen = screen
+        self._stores = stores
+        self._seconds = seconds
+        self._rounds = rounds
+        self._processes = processes
+        self._date = time.strftime("%Y-%m-%d")
+        self._load = load()
+
+    def begin(self, sizes: int, seconds: float) -> None:
+        """What will happen, and how long it will take."""
+        several = [
+            _several(len(self._stores), "store", "stores"),
+            _several(sizes, "number of contenders", "numbers of contenders"),
+            _several(self._rounds, "round", "rounds"),
+            f"{self._seconds:g} s",
+        ]
+        line = self._screen.line
+        line(f"lockfast bench · {' × '.join(several)}: about {said_time(seconds)}")
+        for store in self._stores:
+            line(f"  {store.title:<14}{store.url}")
+        if self._busy:
+            line(
+                f"  this machine is busy with other things {self._busy}: "
+                "the figures will be low and uneven"
+            )
+
+    @property
+    def _busy(self) -> str:
+        """Said if there was more to do than it can, before we began."""
+        cores = os.cpu_count() or 1
+        return f"(load {self._load:.1f} on {cores})" if self._load > cores else ""
+
+    # ---- for people -------------------------------------------------------------------------
+
+    def table(self, results: Results) -> None:
+        line, paint = self._screen.line, self._screen.paint
+        line()
+        line(paint("bold", HEAD))
+        for size in sizes_of(results):
+            for index, store in enumerate(self._stores):
+                found = results[size, store]
+                shown = f"{size if index == 0 else '':>10}  {store.title:<14}"
+                shown += f"{_count(found.handovers):>13}"
+                shown += f"{_count(found.p50):>10}{_count(found.p99):>10}"
+                shown += f"{_fine(found.fairness):>7}{_fine(found.requests):>10}"
+                shown += f"{_count(found.cpu):>10}{_count(found.server_cpu):>11}"
+                line(shown)
+        line()
+        for note in NOTES:
+            line(paint("dim", f"  {note}"))
+        for (size, store), found in results.items():
+            if found.given_up:
+                line(
+                    paint("red", f"  {store.title}, {size}: a turn did not come in time, ")
+                    + f"{_several(round(found.given_up), 'time', 'times')}"
+                )
+
+    def bars(self, results: Results) -> None:
+        """Each store against the fastest, by the number of contenders."""
+        line, screen = self._screen.line, self._screen
+        for size in sizes_of(results):
+            most = max(results[size, store].handovers for store in self._stores) or 1.0
+            line()
+            line(f"{size:>10}  {'hand-overs/s' if size > 1 else 'cycles/s'}")
+            for store in self._stores:
+                rate = results[size, store].handovers
+                bar = screen.paint("yellow", screen.bar(rate / most, 36))
+                line(f"{'':>10}  {store.title:<14}{bar} {rate / most:5.2f}×{_count(rate):>10}")
+
+    # ---- for scripts, and the chart ---------------------------------------------------------
+
+    def for_scripts(self, results: Results) -> str:
+        told = {
+            "lockfast": lockfast.__version__,
+            "date": self._date,
+            "machine": machine(),
+            "load": round(self._load, 2),
+            "seconds": self._seconds,
+            "rounds": self._rounds,
+            "processes": self._processes,
+            "stores": [{"store": store.title, "url": store.url} for store in self._stores],
+            "results": [
+                {"store": store.title, "contenders": size, **found.for_scripts()}
+                for (size, store), found in results.items()
+            ],
+        }
+        return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+    def svg(self, results: Results) -> str:
+        groups = []
+        for size in sizes_of(results):
+            found = [results[size, store] for store in self._stores]
+            bars = [Bar(index, one.handovers, one.p50, one.p99) for index, one in enumerate(found)]
+            groups.append(("1, uncontended" if size == 1 else f"{size} contenders", bars))
+        caption = (
+            "Who acquires and releases one name, with no work inside; medians of "
+            f"{_several(self._rounds, 'round', 'rounds')} of {self._seconds:g} s, in turns.",
+            f"Contenders are threads in up to {_several(self._processes, 'process', 'processes')} "
+            "(memory: in one). Of 1 contender: its own cycles.",
+            f"lockfast {lockfast.__version__} · {machine()} · {self._date}"
+            + (f" · a busy machine {self._busy}" if self._busy else ""),
+        )
+        titles = [store.title for store in self._stores]
+        return Chart("One lock, many who want it", titles, groups, caption).svg()
+
+
+def sizes_of(results: Results) -> list[int]:
+    return sorted({size for size, _ in results})
+
+
+def machine() -> str:
+    """The figures are worth nothing without it. Its name is nobody's business."""
+    cores = _several(os.cpu_count() or 1, "core", "cores")
+    return f"{cores}, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def load() -> float:
+    """How many wanted to run, on average of the last minute; 0 where nobody knows."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0
+
+
+def needed(runs: int, seconds: float) -> float:
+    return runs * (seconds + OVERHEAD)
+
+
+def said_time(seconds: float) -> str:
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _several(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _count(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 9.95 or value == 0 else f"{value:.1f}"
+
+
+def _fine(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"

@@ -1,0 +1,256 @@
+"""The chart of `lockfast bench --svg`: grouped bars, written as SVG by hand.
+
+Two panels: hand-overs a second (linear, as lengths are compared), and release→next (logarithmic, as
+it spans decades: the full bar is the median, the pale one behind it is the 99th percentile). One
+colour per store, the number on every bar. It carries its own background and both its colour
+schemes, so it can be read wherever it is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+WIDTH = 880
+LEFT, RIGHT = 64, 24
+PANEL = 210  # the height of the bars' room
+GROUP_GAP, GAP = 34, 3
+WIDEST_BAR = 64
+# Narrower ones have their numbers written upwards.
+ROOM_FOR_NUMBER = 42
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+
+# Told apart by most eyes, and with white letters on them readable. Light scheme, dark scheme.
+APIS = (
+    ("#2463b4", "#3b7dd8"),
+    ("#b8471b", "#d4602f"),
+    ("#24755a", "#2f9272"),
+    ("#8a4a9e", "#a463ba"),
+    ("#86660c", "#a07c17"),
+    ("#a8325a", "#c94b76"),
+    ("#3f6c8a", "#5486a6"),
+    ("#5c5c5c", "#7d7d7d"),
+)
+MOST_STORES = len(APIS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One store in one group; NaN where there is nothing to show."""
+
+    store: int
+    rate: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What is drawn: for each group (its title) a bar per store."""
+
+    title: str
+    stores: Sequence[str]
+    groups: Sequence[tuple[str, Sequence[Bar]]]
+    caption: Sequence[str]
+
+    def svg(self) -> str:
+        """The whole file."""
+        body = [text(LEFT, 36, self.title, "title"), *self._legend(62)]
+        y = 92.0
+        body += self._rates(y)
+        y += PANEL + 92
+        body += self._latencies(y)
+        y += PANEL + 62
+        for line in self.caption:
+            body.append(text(LEFT, y, line, "small"))
+            y += 16
+        height = round(y + 8)
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+                f'width="{WIDTH}" height="{height}" role="img" aria-label="{quoted(self.title)}">',
+                f"<style>{style(len(self.stores))}</style>",
+                f'<rect class="ground" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
+                'rx="8"/>',
+                *body,
+                "</svg>\n",
+            ]
+        )
+
+    def _legend(self, y: float) -> list[str]:
+        drawn, x = [], float(LEFT)
+        for index, store in enumerate(self.stores):
+            drawn.append(rect(x, y - 10, 11, 11, f"s{index}"))
+            drawn.append(text(x + 17, y, store, "legend"))
+            x += 17 + 7.4 * len(store) + 22
+        return drawn
+
+    # ---- hand-overs a second ----------------------------------------------------------------
+
+    def _rates(self, top: float) -> list[str]:
+        most = max((bar.rate for _, bars in self.groups for bar in bars), default=0.0)
+        step = nice_step(most)
+        ceiling = max(math.ceil(most / step), 1) * step
+        base = top + 20 + PANEL
+        room = PANEL if self._is_roomy else PANEL - 32  # numbers that are written upwards
+
+        def at(value: float) -> float:
+            return base - room * value / ceiling
+
+        ticks = [index * step for index in range(round(ceiling / step) + 1)]
+        drawn = [text(LEFT, top, "hand-overs a second", "panel")]
+        drawn += grid([(at(tick), short(tick)) for tick in ticks])
+        for x, width, bar in self._waiters(base, drawn):
+            if bar.rate > 0:
+                drawn.append(rect(x, at(bar.rate), width, base - at(bar.rate), f"s{bar.store}"))
+                drawn.append(number(x, at(bar.rate), width, short(bar.rate)))
+        return drawn
+
+    # ---- release→next -----------------------------------------------------------------------
+
+    def _latencies(self, top: float) -> list[str]:
+        known = [bar for _, bars in self.groups for bar in bars if bar.p50 > 0]
+        # Even the fastest has a bar that has room for its number.
+        low = math.floor(math.log10(min((bar.p50 for bar in known), default=10.0) / 2))
+        high = math.ceil(math.log10(max((bar.p99 for bar in known), default=100.0)))
+        base = top + 20 + PANEL
+        room = PANEL if self._is_roomy else PANEL - 90
+
+        def at(micros: float) -> float:
+            return base - room * (math.log10(micros) - low) / (high - low)
+
+        drawn = [
+            text(LEFT, top, "release → next inside: median, and pale: 99th percentile", "panel"),
+            text(WIDTH - RIGHT, top, "logarithmic", "small end"),
+            *grid([(at(10.0**power), duration(10.0**power)) for power in range(low, high + 1)]),
+        ]
+        for x, width, bar in self._waiters(base, drawn):
+            if bar.p50 > 0:
+                tall, full = at(max(bar.p99, bar.p50)), at(bar.p50)
+                drawn.append(rect(x, tall, width, base - tall, f"s{bar.store} pale"))
+                drawn.append(rect(x, full, width, base - full, f"s{bar.store}"))
+                p50, p99 = duration(bar.p50), duration(bar.p99)
+                if self._is_roomy:
+                    drawn.append(number(x, tall, width, p99))
+                    drawn.append(text(x + width / 2, full + 13, p50, "inside middle"))
+                else:
+                    drawn.append(number(x, tall, width, f"{p50}, {p99}"))
+        return drawn
+
+    def _waiters(self, base: float, drawn: list[str]) -> list[tuple[float, float, Bar]]:
+        """Where each bar stands, and how wide; the groups' titles are drawn below."""
+        room, width = self._room()
+        positions = []
+        for index, (title, bars) in enumerate(self.groups):
+            middle = LEFT + room * (index + 0.5)
+            drawn.append(text(middle, base + 20, title, "group middle"))
+            first = middle - width * len(bars) / 2
+            for position, bar in enumerate(bars):
+                positions.append((first + position * width + GAP / 2, width - GAP, bar))
+        return positions
+
+    def _room(self) -> tuple[float, float]:
+        """For a group, and for a bar of it with the gap beside it."""
+        room = (WIDTH - LEFT - RIGHT) / max(len(self.groups), 1)
+        return room, min((room - GROUP_GAP) / max(len(self.stores), 1), WIDEST_BAR)
+
+    @property
+    def _is_roomy(self) -> bool:
+        """Do numbers fit above bars?"""
+        return self._room()[1] - GAP >= ROOM_FOR_NUMBER
+
+
+# ---- the strokes ----------------------------------------------------------------------------
+
+
+def style(stores: int) -> str:
+    """Colours by class: first the light scheme, then what is different in the dark one."""
+
+    def scheme(which: int, ground: str, edge: str, ink: str, soft: str, line: str) -> str:
+        rules = [
+            f".ground{{fill:{ground};stroke:{edge}}}",
+            f"text{{fill:{ink}}}",
+            f".small,.tick{{fill:{soft}}}",
+            f".grid{{stroke:{line}}}",
+        ]
+        rules += [f".s{index}{{fill:{APIS[index][which]}}}" for index in range(stores)]
+        return "".join([*rules, ".inside{fill:#ffffff}"])
+
+    return (
+        f"text{{font-family:{FONT};font-size:12px}}"
+        ".title{font-size:17px;font-weight:600}.panel,.legend{font-size:13px}"
+        ".panel,.group{font-weight:600}.small,.tick,.number,.inside{font-size:11px}"
+        ".middle{text-anchor:middle}.end{text-anchor:end}.pale{opacity:0.4}"
+        + scheme(0, "#ffffff", "#d5d9de", "#1f2328", "#59636e", "#e4e7eb")
+        + "@media (prefers-color-scheme: dark){"
+        + scheme(1, "#14181d", "#333a42", "#e6e9ed", "#9aa4af", "#2a3037")
+        + "}"
+    )
+
+
+def text(x: float, y: float, words: str, kind: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>'
+
+
+def number(x: float, y: float, width: float, words: str) -> str:
+    """Above a bar; upwards where it is narrow."""
+    middle = x + width / 2
+    if width >= ROOM_FOR_NUMBER:
+        return text(middle, y - 4, words, "number middle")
+    return (
+        f'<text transform="translate({middle + 4:.1f} {y - 4:.1f}) rotate(-90)" class="number">'
+        f"{escape(words)}</text>"
+    )
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 1):.1f}" '
+        f'class="{kind}"/>'
+    )
+
+
+def grid(lines: Sequence[tuple[float, str]]) -> list[str]:
+    drawn = []
+    for y, words in lines:
+        drawn.append(
+            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>'
+        )
+        drawn.append(text(LEFT - 8, y + 4, words, "tick end"))
+    return drawn
+
+
+def quoted(words: str) -> str:
+    return escape(words, {'"': "&quot;"})
+
+
+# ---- numbers as people say them -------------------------------------------------------------
+
+
+def nice_step(most: float) -> float:
+    """1, 2 or 5 times a power of ten, for about five lines."""
+    if most <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most / 5))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit * 5 >= most * 0.999)
+
+
+def short(value: float) -> str:
+    """Three digits at most: 950, 9.5k, 12k."""
+    if value < 999.5:
+        return f"{value:.0f}"
+    return f"{value / 1e3:.1f}k" if value < 9950 and value % 1000 else f"{value / 1e3:.0f}k"
+
+
+def duration(micros: float) -> str:
+    """The same of µs: 45 µs, 1.2 ms, 0.5 s; unknown is a dash."""
+    if math.isnan(micros):
+        return "–"
+    for unit, size in (("µs", 1.0), ("ms", 1e3), ("s", 1e6)):
+        value = micros / size
+        if value < 999.5 or unit == "s":
+            whole = value >= 9.95 or abs(value - round(value)) < 0.05
+            return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}"
+    raise AssertionError(micros)

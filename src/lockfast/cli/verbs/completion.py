@@ -1,0 +1,198 @@
+"""`lockfast completion bash|zsh|fish`: what a shell needs to complete the command.
+
+The script is made of what the verbs can be told, so it cannot lag behind. Names of locks come from
+the store, if it answers within half a second. A name is whatever somebody locked, and shells expand
+what they are given to complete: only names of harmless letters are offered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import signal
+from types import FrameType
+
+from lockfast.cli.admin import Desk, quiet
+from lockfast.cli.options import HELP, add_store, client_of, exits
+from lockfast.errors import LockfastError
+
+SHELLS = ("bash", "zsh", "fish")
+NAMED = ("run", "ls", "show", "break", "watch", "top")  # whose first argument is a name
+PATIENCE = 0.5
+MOST = 200
+HARMLESS = re.compile(r"[A-Za-z0-9_.,:/@%+=-]+").fullmatch
+EPILOG = f"""\
+Names of locks are asked of the store while you type: of $LOCKFAST_URL, or what --url says before. A
+store that does not answer within half a second offers none.
+
+examples:
+  source <(lockfast completion bash)                                  in ~/.bashrc
+  source <(lockfast completion zsh)                                   in ~/.zshrc, after compinit
+  lockfast completion fish > ~/.config/fish/completions/lockfast.fish
+
+{exits("done")}"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "A script that makes a shell complete verbs, options and names."
+    parser.epilog = EPILOG
+    parser.formatter_class = HELP
+    parser.add_argument("shell", choices=(*SHELLS, "names"), metavar="bash | zsh | fish")
+    # What the scripts call: `lockfast completion names --prefix=…`.
+    parser.add_argument("--prefix", default="", help=argparse.SUPPRESS)
+    add_store(parser)
+
+
+def do(given: argparse.Namespace) -> int:
+    if given.shell == "names":
+        signal.signal(signal.SIGALRM, _enough)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        with contextlib.suppress(LockfastError, OSError), quiet():
+            print(*_names(given), sep="\n", end="", flush=True)
+        signal.setitimer(signal.ITIMER_REAL, 0)  # or it would come when nobody catches it any more
+        return 0
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[given.shell](), end="")
+    return 0
+
+
+def _names(given: argparse.Namespace) -> list[str]:
+    with client_of(given) as client:
+        found = {
+            address.name
+            for address in Desk(client).addresses(given.prefix, everywhere=False)
+            if HARMLESS(address.name) and not address.name.startswith("-")
+        }
+    return sorted(found)[:MOST]
+
+
+def _enough(signum: int, frame: FrameType | None) -> None:
+    os._exit(0)  # nothing is held, and whoever types must not wait for a store
+
+
+def _verbs() -> dict[str, tuple[str, dict[str, str]]]:
+    """Each verb: what it does, and its long options with what they are for."""
+    from lockfast.cli.main import VERBS
+
+    found = {}
+    for verb, (module, summary) in VERBS.items():
+        parser = argparse.ArgumentParser(verb)
+        importlib.import_module(f"lockfast.cli.verbs.{module}").arguments(parser)
+        options = {
+            word: (action.help or "").replace("%%", "%")
+            for action in parser._actions
+            for word in action.option_strings
+            if word.startswith("--") and action.help != argparse.SUPPRESS
+        }
+        found[verb] = (summary, options)
+    return found
+
+
+def _bash() -> str:
+    verbs = _verbs()
+    cases = "\n".join(
+        f"        {verb}) options='{' '.join(options)}' ;;" for verb, (_, options) in verbs.items()
+    )
+    return f"""\
+# lockfast completion bash
+_lockfast() {{
+    local line=${{COMP_LINE:0:COMP_POINT}} word='' options='' store=() words=() at
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] || word=${{words[-1]}}
+    [[ $line == *[[:space:]] ]] && words+=('')
+    if (( ${{#words[@]}} == 2 )); then
+        COMPREPLY=($(compgen -W '{" ".join(verbs)} --help --version' -- "$word"))
+        return
+    fi
+    for (( at = 2; at < ${{#words[@]}} - 1; at++ )); do
+        case ${{words[at]}} in
+        --) COMPREPLY=($(compgen -c -- "$word")); return ;;
+        --url | --namespace) store+=("${{words[at]}}" "${{words[at + 1]}}") ;;
+        esac
+    done
+    case ${{words[1]}} in
+{cases}
+    esac
+    if [[ $word == -* ]]; then
+        COMPREPLY=($(compgen -W "$options" -- "$word"))
+    elif [[ ${{words[1]}} == completion ]]; then
+        COMPREPLY=($(compgen -W '{" ".join(SHELLS)}' -- "$word"))
+    elif [[ ' {" ".join(NAMED)} ' == *" ${{words[1]}} "* ]]; then
+        COMPREPLY=($(compgen -W "$(lockfast completion names --prefix="$word" \\
+            "${{store[@]}}" 2>/dev/null)" -- "$word"))
+        # To bash a colon ends a word: what stands before the last one is there already.
+        if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+            local there=${{word%"${{word##*:}}"}}
+            COMPREPLY=("${{COMPREPLY[@]#"$there"}}")
+        fi
+    fi
+}}
+complete -o default -F _lockfast lockfast
+"""
+
+
+def _zsh() -> str:
+    verbs = _verbs()
+    told = "\n".join(f"        {_single(f'{verb}:{what}')}" for verb, (what, _) in verbs.items())
+    cases = "\n".join(
+        f"        {verb}) options=({' '.join(options)}) ;;" for verb, (_, options) in verbs.items()
+    )
+    return f"""\
+#compdef lockfast
+_lockfast() {{
+    local -a verbs options store names
+    local at
+    verbs=(
+{told}
+    )
+    if (( CURRENT == 2 )); then
+        _describe 'verb' verbs
+        return
+    fi
+    for (( at = 3; at < CURRENT; at++ )); do
+        case $words[at] in
+        --) shift $at words; (( CURRENT -= at )); _normal; return ;;
+        --url|--namespace) store+=("$words[at]" "$words[at+1]") ;;
+        esac
+    done
+    case $words[2] in
+{cases}
+    esac
+    if [[ $words[CURRENT] == -* ]]; then
+        compadd -- $options
+    elif [[ $words[2] == completion ]]; then
+        compadd -- {" ".join(SHELLS)}
+    elif [[ ' {" ".join(NAMED)} ' == *" $words[2] "* ]]; then
+        names=(${{(f)"$(lockfast completion names --prefix=$words[CURRENT] $store 2>/dev/null)"}})
+        compadd -- $names
+    fi
+}}
+compdef _lockfast lockfast
+"""
+
+
+def _fish() -> str:
+    verbs = _verbs()
+    lines = ["# lockfast completion fish", "complete -c lockfast -f"]
+    for verb, (what, options) in verbs.items():
+        seen = f"'__fish_seen_subcommand_from {verb}'"
+        lines.append(f"complete -c lockfast -n __fish_use_subcommand -a {verb} -d {_single(what)}")
+        for word, told in options.items():
+            lines.append(
+                f"complete -c lockfast -n {seen} -l {word.removeprefix('--')} -d {_single(told)}"
+            )
+    named = f"'__fish_seen_subcommand_from {' '.join(NAMED)}'"
+    ask = "'(lockfast completion names --prefix=(commandline -ct) 2>/dev/null)'"
+    lines.append(f"complete -c lockfast -n {named} -a {ask}")
+    lines.append(
+        "complete -c lockfast -n '__fish_seen_subcommand_from completion' "
+        f"-a {_single(' '.join(SHELLS))}"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _single(text: str) -> str:
+    """In single quotes; our own words, which have none of what fish or zsh would see in them."""
+    return "'" + text.replace("'", "’") + "'"

@@ -1,0 +1,1 @@
+"""What lockfast decides, as coroutines that await nothing but their ports."""

@@ -1,0 +1,179 @@
+"""Many names at once: all of them, or none.
+
+The names are taken in one order, the same for everybody, so that no two callers can each hold what
+the other waits for. As many as are free are taken in one request; the first that is not free is
+waited for, in its queue and at its turn, while those before it are held; then it goes on behind it.
+
+Survives: a lost reply (asked again with the same ids), time-out, cancellation and Ctrl-C at any
+instant (everything is given back, shielded), and the loss of one while another is waited for (the
+same, and it is said).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lockfast.core.acquire import ask_until_known, leave
+from lockfast.core.holds import MANY
+from lockfast.core.keeper import MAX_BUDGET, budget_for
+from lockfast.core.ledger import HELD, Held
+from lockfast.core.locks import Begun, Core
+from lockfast.core.terms import FOREVER, Terms
+from lockfast.errors import LockfastError
+from lockfast.model import Claim, Granted, Snapshot
+
+
+class Part(NamedTuple):
+    """One of the names, and the client that asks for it."""
+
+    core: Core
+    terms: Terms
+
+
+class Refused(NamedTuple):
+    """The one that was not acquired in time, and who was in the way, if that is known."""
+
+    part: Part
+    outcome: Snapshot | None
+
+
+# By whom, what, and how many slots this entry asked for: a writer may enter again as a reader.
+Entry = tuple[Core, Held, int]
+
+
+def in_order(parts: Iterable[tuple[str, Part]]) -> list[Part]:
+    """Sorted by name, then by the store's address; each once."""
+    known = {(part.terms.name, url): part for url, part in parts}
+    return [known[key] for key in sorted(known)]
+
+
+async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held] | Refused:
+    """A hold of each, in the order of ``parts``, which is `in_order`; or the one that was in the
+    way."""
+    runtime = parts[0].core.runtime
+    until = FOREVER if timeout is None else runtime.now() + timeout
+    held: list[Held | None] = [None] * len(parts)
+    try:
+        while None in held:
+            rest = None if timeout is None else max(until - runtime.now(), 0.0)
+            refused = await _go_on(parts, held.index(None), held, rest)
+            if refused is not None:
+                got = _got(parts, held)
+                held[:] = [None] * len(parts)  # or, interrupted now, we would step out twice
+                await release_all(got)
+                return refused
+        got = _got(parts, held)
+        now = runtime.now()
+        for core, one, _ in got:
+            if one.state is not HELD or now >= one.deadline:
+                core.check(one)  # the first may be lost when the last is got
+        return [one for _, one, _ in got]
+    except GeneratorExit:
+        raise
+    except BaseException:
+        limit = budget_for(parts[0].terms.lease)
+        await runtime.shielded(release_all(_got(parts, held)), limit)
+        raise
+
+
+def _got(parts: Sequence[Part], held: Sequence[Held | None]) -> list[Entry]:
+    pairs = zip(parts, held, strict=True)
+    return [(part.core, one, part.terms.take) for part, one in pairs if one is not None]
+
+
+async def _go_on(
+    parts: Sequence[Part], first: int, held: list[Held | None], timeout: float | None
+) -> Refused | None:
+    """Add to ``held`` those that are free, from the first on as far as one request reaches, and the
+    first that is not, when it was waited for. What this owner has already is entered again."""
+    core = parts[first].core
+    begun: list[tuple[int, Begun]] = []
+    asked: list[Claim] = []
+    answered = 0
+    try:
+        for at in range(first, min(first + MANY, len(parts))):
+            terms = parts[at].terms
+            if parts[at].core is not core or (terms.layout and at > first):
+                break
+            if held[at] is None:
+                one = core.begin(terms, timeout)
+                if isinstance(one, Held):
+                    held[at] = one
+                else:
+                    begun.append((at, one))
+                    asked.append(one[0])
+            if terms.layout:
+                break  # such locks are asked for one by one
+        if not begun:
+            return None
+        runtime, limit = core.runtime, budget_for(min(claim.lease for claim in asked))
+        ask = core.backend.claim_batch
+        sent, now, answers = await ask_until_known(
+            runtime, lambda budget: ask(asked, budget), runtime.now(), limit
+        )
+        for (at, one), answer in zip(begun, answers, strict=False):
+            terms = parts[at].terms
+            if isinstance(answer, Granted):
+                held[at] = core.enter(terms, one, sent, now, answer, False)
+                answered += 1
+                continue
+            answered += 1  # it leaves by itself
+            outcome = await core.attempt(terms, timeout, one, answer)
+            if not isinstance(outcome, Held):
+                return Refused(parts[at], outcome)
+            held[at] = outcome
+        return None
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        limit = budget_for(parts[first].terms.lease)
+        await core.runtime.shielded(_leave_all(core, asked[answered:]), limit)
+        if core.ledger.listeners is not None:
+            now = core.runtime.now()
+            for at, (claim, _, began) in begun[answered:]:
+                template = parts[at].terms.template
+                core.ledger.listeners.failed(claim, template, now - began, error)
+        raise
+    finally:
+        core.ledger.asking.difference_update([one[0].id for _, one in begun])
+
+
+async def _leave_all(core: Core, claims: Sequence[Claim]) -> None:
+    """What the store has of them nobody wants. When it does not answer, the keeper goes on."""
+    answers = True
+    for claim in claims:
+        core.withdraw(claim)
+        if not answers:
+            core.keeper.abandon(claim)
+        elif await leave(core.backend, core.keeper, claim, budget_for(claim.lease)) is None:
+            answers = False
+
+
+async def renew_all(several: Iterable[tuple[Core, Held]], lease: float | None) -> None:
+    """Extend each; the first that cannot be raises."""
+    for core, held in several:
+        await core.renew(held, lease)
+
+
+async def release_all(several: Iterable[Entry]) -> list[LockfastError]:
+    """One step out of each, the last first; what went wrong. Cancelled or interrupted, all of them
+    are given back nevertheless. After an outcome that was unknown, asked again, those that are
+    known to be released are."""
+    entries = list(several)[::-1]
+    if any(held.unknown for _, held, _ in entries):
+        entries = [entry for entry in entries if entry[1].unknown]
+    groups = [(core, list(some)) for core, some in itertools.groupby(entries, lambda one: one[0])]
+    errors: list[LockfastError] = []
+    try:
+        while groups:
+            core, some = groups.pop(0)
+            errors += await core.release_batch([(held, take) for _, held, take in some])
+    except GeneratorExit:
+        raise
+    except BaseException:
+        rest = [entry for _, some in reversed(groups) for entry in reversed(some)]
+        await core.runtime.shielded(release_all(rest), MAX_BUDGET)
+        raise
+    return errors

@@ -1,0 +1,60 @@
+"""Belief in a hold: what our own clock and the ledger say of it, without asking the store."""
+
+from __future__ import annotations
+
+from lockfast.core.ledger import HELD, LOST, Held, Ledger, shown
+from lockfast.core.loss import wait_lost
+from lockfast.core.ports import Runtime
+from lockfast.core.terms import Terms
+from lockfast.errors import NotHeld
+from lockfast.model import ALL_SLOTS
+
+
+class Validity:
+    """What a client may believe of what it holds."""
+
+    runtime: Runtime
+    ledger: Ledger
+
+    def is_held(self, held: Held) -> bool:
+        """False at the latest when the lease can be over, with no help from keeper or store."""
+        return held.state is HELD and self.runtime.now() < held.deadline
+
+    def settle(self, held: Held) -> None:
+        """What our own clock proves lost is lost now, also if the keeper did not look yet."""
+        if held.state is HELD and self.runtime.now() >= held.deadline:
+            self.ledger.lose(held, held.why_over())
+
+    def check(self, held: Held) -> None:
+        """Raise unless we may still believe in the hold. No I/O."""
+        self.settle(held)
+        if held.state is LOST:
+            raise held.loss()
+        if held.state is not HELD:
+            raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
+
+    async def wait_lost(self, held: Held, timeout: float | None) -> bool:
+        """Wait for its end; True if that is a loss."""
+        return await wait_lost([(self, held)], timeout)
+
+    def held_by(self, terms: Terms, owner: object) -> Held | None:
+        """What this owner has under the name, if it is enough: a reader is no writer."""
+        held = self.ledger.by_owner.get((terms.name, owner))
+        return None if held is None or terms.take > held.claim.take else held
+
+    def find(self, terms: Terms) -> Held:
+        """The current owner's hold, as `threading.RLock` would find it."""
+        owner = terms.owner if terms.owner is not None else self.runtime.owner()
+        held = self.held_by(terms, owner)
+        if held is not None and held.writes and terms.take < ALL_SLOTS:
+            held = held if held.count > held.writes else None  # a writer that does not read
+        if held is None:
+            raise NotHeld(
+                f"{shown(terms.name)} is not held by {_describe(owner)}: it was released "
+                "already, or another thread, task or owner= acquired it"
+            )
+        return held
+
+
+def _describe(owner: object) -> str:
+    return f"owner {owner!r}" if isinstance(owner, str | int) else "the current thread or task"

@@ -1,0 +1,1 @@
+"""How lockfast waits: in threads, and in asyncio. Knows no store."""

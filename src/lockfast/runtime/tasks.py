@@ -1,0 +1,70 @@
+"""The runtime of asyncio: every wait suspends the task; bells may ring from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from lockfast import clock
+from lockfast.core.ports import Signal
+from lockfast.runtime.identity import current_owner, task_asker
+from lockfast.runtime.stacks import current_stack
+
+
+class TaskSignal:
+    """An event of one loop that any thread may set."""
+
+    __slots__ = ("_event", "_loop")
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def set(self) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._event.set()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            pass  # its loop is closed: nobody waits there any more
+
+    async def wait(self, timeout: float | None) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+class TaskRuntime:
+    """asyncio. It has no spawn: the keeper of an asyncio client is a thread, because an event loop
+    that is blocked by user code must not lose locks."""
+
+    now = staticmethod(clock.now)
+    owner = staticmethod(current_owner)
+    asker = staticmethod(task_asker)
+    stack = staticmethod(current_stack)
+    mutex = staticmethod(threading.Lock)
+
+    def signal(self) -> Signal:
+        return TaskSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(seconds, 0.0))
+
+    async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
+        """A second cancellation does not stop it either: the first is already on its way up."""
+        task = asyncio.ensure_future(work)
+        until = clock.now() + limit
+        while not task.done() and (rest := until - clock.now()) > 0:
+            try:
+                await asyncio.wait({task}, timeout=rest)
+            except asyncio.CancelledError:
+                continue
+        if task.done() and not task.cancelled():
+            task.exception()  # seen: what is on its way up matters more

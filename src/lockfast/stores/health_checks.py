@@ -1,0 +1,77 @@
+"""What a store's own examination says: shared words of the stores' `health.py`, for the doctor.
+
+A store that can be examined has a method ``findings()``: it speaks with the server on a connection
+of its own and judges what it is told. What it may not ask, it says; it refuses nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+
+class Level(enum.IntEnum):
+    """How bad it is. BAD: locks are not safe here, or do not work. WARN: they may be lost, or work
+    badly, in a case that will come. NOTE: good to know."""
+
+    OK = 0
+    NOTE = 1
+    WARN = 2
+    BAD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """``about`` is one word; ``found`` a sentence; ``do`` what an operator can do about it."""
+
+    level: Level
+    about: str
+    found: str
+    do: str = ""
+    facts: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A store that can be examined. Its server has been reached before."""
+
+    def health_checks(self) -> Iterator[HealthCheck]: ...
+
+
+def ok(about: str, found: str) -> HealthCheck:
+    return HealthCheck(Level.OK, about, found)
+
+
+def note(about: str, found: str, do: str = "") -> HealthCheck:
+    return HealthCheck(Level.NOTE, about, found, do)
+
+
+def warn(about: str, found: str, do: str) -> HealthCheck:
+    return HealthCheck(Level.WARN, about, found, do)
+
+
+def bad(about: str, found: str, do: str) -> HealthCheck:
+    return HealthCheck(Level.BAD, about, found, do)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """``7.0.15-debian`` is (7, 0, 15)."""
+    numbers: list[int] = []
+    for part in text.strip().split("."):
+        digits = "".join(letter for letter in part[:4] if letter.isdigit())
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)
+
+
+def room_for_connections(used: int, most: int, setting: str) -> HealthCheck:
+    """A client that waits needs one or two for itself."""
+    found = f"{used} of {most} connections are in use"
+    if most and used >= most * 0.8:
+        return warn("connections", found, f"raise {setting}, or find out who leaves them open")
+    return ok("connections", found)

@@ -1,0 +1,285 @@
+"""The memory store: a dict per name under the law of slots. The executable specification.
+
+It reaches the threads and tasks of one process, and it is what the simulator puts behind a lossy
+network and what the test kit gives to users, with a clock of their own. ``memory://`` is a new,
+private store for each client; ``memory://NAME`` is one store that all clients of this process
+share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from lockfast import clock, forks
+from lockfast.core import law
+from lockfast.core.law import Row
+from lockfast.core.ports import Signal, Wake
+from lockfast.errors import ConfigurationError
+from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+from lockfast.stores.health_checks import HealthCheck, note
+from lockfast.stores.wakeups import Wakeups
+
+T = TypeVar("T")
+Bell = tuple[str, Granted | None]
+
+SWEEP_ABOVE = 1000
+CAPABILITIES = Capabilities(store="memory", across="process")
+_private = itertools.count(1)
+
+
+class NameBook:
+    """One name's rows, as the law sees them; kept only while there are any."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._holds: dict[str, Row] = {}
+        self._waiters: dict[bool, dict[str, Row]] = {True: {}, False: {}}
+        self.now = self.wall = 0.0
+        self.wake_address = ""
+
+    def open(self) -> None:
+        """A step begins: take the time, bury the dead holds (places are buried when met)."""
+        self.now, self.wall = self._store.clock(), self._store.wall()
+        for row in [row for row in self._holds.values() if row.ends <= self.now]:
+            del self._holds[row.id]
+
+    @property
+    def empty(self) -> bool:
+        return not (self._holds or self._waiters[True] or self._waiters[False])
+
+    @property
+    def holds(self) -> dict[str, Row]:
+        return self._holds
+
+    @property
+    def last_fence(self) -> int:
+        return self._store.last_fence
+
+    def next_fence(self) -> int:
+        return self._store.next_fence(self.wall)
+
+    def waiting(self, *, fair: bool) -> Iterable[Row]:
+        waiters = self._waiters[fair]
+        return self._living(waiters) if waiters else ()
+
+    def _living(self, waiters: dict[str, Row]) -> Iterable[Row]:
+        for row in list(waiters.values()):
+            if row.ends > self.now:
+                yield row
+            else:
+                waiters.pop(row.id, None)
+
+    def waiter(self, claim_id: str) -> Row | None:
+        row = self._waiters[True].get(claim_id) or self._waiters[False].get(claim_id)
+        return row if row is not None and row.ends > self.now else None
+
+    def add_hold(self, row: Row) -> None:
+        self._holds[row.id] = row
+
+    def keep_hold(self, row: Row) -> None:
+        """The row is the truth here; nothing to write."""
+
+    def end_hold(self, claim_id: str) -> bool:
+        return self._holds.pop(claim_id, None) is not None
+
+    def add_waiter(self, row: Row) -> None:
+        self._waiters[row.fair].pop(row.id, None)  # a dead place of the same id was at another spot
+        self._waiters[row.fair][row.id] = row
+
+    def keep_waiter(self, row: Row) -> None:
+        """The row is the truth here; nothing to write."""
+
+    def remove_waiter(self, row: Row) -> None:
+        del self._waiters[row.fair][row.id]
+
+    def wake(self, row: Row, grant: Granted | None) -> None:
+        self._store.woken.append((row.id, grant))
+
+
+class MemoryStore:
+    """All names, one clock, one lock. ``clock`` measures leases, ``wall`` dates and floors
+    fences."""
+
+    def __init__(
+        self, clock: Callable[[], float], wall: Callable[[], float], name: str = ""
+    ) -> None:
+        # An address of its own also for a private one: a multi-lock tells stores apart by it.
+        self.url = f"memory://{name or f'#{next(_private)}'}"
+        self.clock = clock
+        self.wall = wall
+        self.last_fence = 0
+        self.woken: list[Bell] = []
+        self._names: dict[str, NameBook] = {}
+        self._mutex = threading.Lock()
+        self.wakeups = Wakeups()
+        self._sweep_at = SWEEP_ABOVE
+        forks.remember(self)
+
+    def before_fork(self) -> None:
+        """Nothing of ours outlives it in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        """This store reaches one process, and the child is another: it starts empty."""
+        self._mutex = threading.Lock()
+        self._names.clear()
+        self.wakeups.clear()
+        self.woken = []
+
+    def next_fence(self, wall: float) -> int:
+        self.last_fence = max(self.last_fence + 1, int(wall * 1e6))
+        return self.last_fence
+
+    def step(self, name: str, verb: Callable[..., T], *said: object) -> tuple[T, list[Bell]]:
+        """One atomic step of the law on one name; whose bells to ring when it is done."""
+        with self._mutex:
+            book = self._names.get(name)
+            if book is None:
+                if len(self._names) >= self._sweep_at:
+                    self._sweep()
+                book = self._names[name] = NameBook(self)
+            book.open()
+            try:
+                return verb(book, *said), self.woken
+            finally:
+                self.woken = []
+                if book.empty:
+                    del self._names[name]
+
+    def _sweep(self) -> None:
+        """Forget names of which only the dead are left. Done whenever they have doubled, so that it
+        costs next to nothing per step."""
+        for name, book in list(self._names.items()):
+            book.open()
+            if not law.look(book, name).slots:
+                del self._names[name]
+        self._sweep_at = 2 * len(self._names) + SWEEP_ABOVE
+
+    def health_checks(self) -> Iterator[HealthCheck]:
+        yield note(
+            "reach",
+            "locks in memory are of this process alone: no other sees them",
+            "for other processes of this host: sqlite:///path/locks.db, or no URL at all",
+        )
+
+    def names(self, prefix: str) -> list[str]:
+        with self._mutex:
+            found = []
+            for name, book in self._names.items():
+                book.open()
+                if name.startswith(prefix) and law.look(book, name).slots:
+                    found.append(name)
+            return sorted(found)
+
+    def forget(self, name: str) -> None:
+        """Drop all that is known of a name, as a flush or an eviction would. For tests."""
+        with self._mutex:
+            self._names.pop(name, None)
+
+    def blocking(self, signal: Callable[[], Signal]) -> MemoryBackend:
+        return MemoryBackend(self, signal())
+
+    def tasks(self, signal: Callable[[], Signal]) -> MemoryBackend:
+        return MemoryBackend(self, signal())
+
+
+class MemoryBackend:
+    """The verbs, each one step of the store. Never suspends, so it serves both colours."""
+
+    def __init__(self, store: MemoryStore, signal: Signal) -> None:
+        self._store = store
+        self._signal = signal
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def _step(self, name: str, verb: Callable[..., T], *said: object) -> T:
+        answer, wakeups = self._store.step(name, verb, *said)
+        for bell in wakeups:
+            self._store.wakeups.wake(*bell)
+        return answer
+
+    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
+        return self._step(claim.name, law.claim, claim)
+
+    async def claim_batch(
+        self, claims: Sequence[Claim], budget: float
+    ) -> list[Granted | Busy | Differs]:
+        answers: list[Granted | Busy | Differs] = []
+        for claim in claims:
+            answers.append(self._step(claim.name, law.claim, claim))
+            if not isinstance(answers[-1], Granted):
+                break
+        return answers
+
+    async def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> list[Granted | Busy | Gone]:
+        return [self._step(claim.name, law.renew, claim) for claim in claims]
+
+    async def release(self, claim: Claim, budget: float) -> bool:
+        return self._step(claim.name, law.release, claim)
+
+    async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+        return [self._step(claim.name, law.release, claim) for claim in claims]
+
+    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+        return self._step(claim.name, law.leave, claim)
+
+    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+        return self._step(claim.name, law.transfer, claim, attached)
+
+    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+        return self._step(claim.name, law.shrink, claim)
+
+    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+        return self._step(name, law.resize, expected, slots)
+
+    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        self._store.wakeups.watch(claim.id, wake)
+        return False  # no bell of this process gets lost
+
+    def unwatch(self, claim: Claim) -> None:
+        self._store.wakeups.unwatch(claim.id)
+
+    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
+        return self._step(name, law.look, name)
+
+    async def names(self, prefix: str, budget: float) -> list[str]:
+        return self._store.names(prefix)
+
+    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+        return self._step(name, law.break_hold, fence)
+
+    async def listen(self, timeout: float | None) -> None:
+        await self._signal.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._signal.set()
+
+    def close(self) -> None:
+        """Nothing to close: the store lives as long as somebody refers to it."""
+
+
+_shared: dict[str, MemoryStore] = {}
+_shared_mutex = forks.ForkSafeMutex()
+
+
+def open_memory(url: str) -> MemoryStore:
+    """A private store, or the process's one of that name."""
+    parts = urlsplit(url)
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigurationError(f"{url!r}: write memory:// or memory://NAME, and nothing after it")
+    if not parts.netloc:
+        return MemoryStore(clock.now, clock.wall)
+    with _shared_mutex:
+        if parts.netloc not in _shared:
+            _shared[parts.netloc] = MemoryStore(clock.now, clock.wall, parts.netloc)
+        return _shared[parts.netloc]

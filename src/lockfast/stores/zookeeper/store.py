@@ -1,0 +1,258 @@
+"""Which servers: URLs and clients of kazoo, and the opened store."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from lockfast import clock, forks
+from lockfast.core.ports import Signal
+from lockfast.errors import ConfigurationError
+from lockfast.model import Capabilities
+from lockfast.stores.health_checks import HealthCheck
+from lockfast.stores.zookeeper.backend import ZooKeeperBackend
+from lockfast.stores.zookeeper.kazoo_layout import CAPABILITIES as KAZOO_CAPABILITIES
+from lockfast.stores.zookeeper.kazoo_layout import KAZOO
+from lockfast.stores.zookeeper.nodes import ROOT
+from lockfast.stores.zookeeper.registry import Desk
+
+try:
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import SequentialThreadingHandler
+    from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+except ImportError as missing:
+    raise ConfigurationError(
+        f"ZooKeeper needs a client library that is not installed ({missing.name}): "
+        "pip install 'lockfast[zookeeper]'"
+    ) from None
+
+from lockfast.stores.zookeeper.session import Address, Session
+from lockfast.stores.zookeeper.transport import BlockingTransport, TaskTransport
+
+# Long enough for a pause of the process or a vote of the servers to pass, short enough to wait for
+# after a crash. A server with its default tick of 2 s gives from 4 to 40.
+DEFAULT_TIMEOUT = 10.0
+LEAST_TIMEOUT, MOST_TIMEOUT = 0.1, 3600.0
+OPTIONS = ("session_timeout", "acl")
+TLS_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
+ACLS: dict[str, Any] = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
+NOT_READ = (
+    "zookeeper://user:password@host1:2181,host2:2181/chroot is one, where @ : / ? # % in a "
+    "password are written as %40 %3A %2F %3F %23 %25"
+)
+
+
+class ZooKeeperStore:
+    """One ensemble, seen by one client, in one session."""
+
+    def __init__(self, address: Address) -> None:
+        self.url = address.where
+        self._session = Session(address)
+        self._desk = Desk(self._session, f"{address.chroot}/{ROOT}", clock.now)
+        self._session.on_suspended = self._desk.suspended
+        self._session.on_lost = self._desk.lost
+        self._capabilities = Capabilities(
+            store="zookeeper",
+            across="network",
+            overtakes=False,
+            wakes="notify",
+            survives_restart=True,
+            session=address.timeout,
+            layouts={KAZOO: KAZOO_CAPABILITIES},
+        )
+        forks.remember(self)
+
+    def blocking(self, signal: Callable[[], Signal]) -> ZooKeeperBackend:
+        return self._backend(BlockingTransport(self._session), signal())
+
+    def tasks(self, signal: Callable[[], Signal]) -> ZooKeeperBackend:
+        return self._backend(TaskTransport(self._session), signal())
+
+    def _backend(
+        self, transport: BlockingTransport | TaskTransport, signal: Signal
+    ) -> ZooKeeperBackend:
+        return ZooKeeperBackend(
+            transport,
+            self._desk,
+            self._capabilities,
+            signal.wait,
+            signal.set,
+            self._sweep,
+            self.close,
+        )
+
+    def _sweep(self, everything: bool = False) -> None:
+        """Nobody waits for it: what is not removed now is the server's to remove."""
+        if self._session.connected:
+            swept = self._desk.sweep(everything)
+            if swept:
+                self._session.send(swept, lambda: None)
+
+    def close(self) -> None:
+        """End the session, and with it all that is held. Who goes on opens another."""
+        self._sweep(everything=True)
+        self._session.close()
+
+    def health_checks(self) -> Iterator[HealthCheck]:
+        """What an examination of the servers finds."""
+        from lockfast.stores.zookeeper.health import health_checks  # only the doctor needs it
+
+        return health_checks(self._session.address, self._session.timeout)
+
+    def before_fork(self) -> None:
+        """Nothing to rest: what crosses a fork is dropped in the child."""
+
+    def after_fork_in_parent(self) -> None:
+        """The parent goes on."""
+
+    def after_fork_in_child(self) -> None:
+        self._session.after_fork_in_child()
+        self._desk.after_fork_in_child()
+
+
+def open_zookeeper(url: str) -> ZooKeeperStore:
+    """``zookeeper://[user:password@]host[:port][,host[:port]…][/chroot][?session_timeout=&acl=]``,
+    or ``zookeeper+tls://`` with the ``ssl_`` options besides."""
+    match = re.fullmatch(
+        r"(zookeeper(?:\+tls)?)://(?:([^@/?#]*)@)?([^@/?#]+)(/[^?#]*)?(?:\?([^#]*))?", url
+    )
+    if match is None:
+        raise ConfigurationError(f"not a ZooKeeper URL: {NOT_READ}")
+    scheme, user, hosts, path, query = match.groups()
+    tls = scheme != "zookeeper"
+    chroot = _chroot(unquote(path or ""))
+    _check_hosts(hosts, shown="@" not in url)  # or a part of a password may look like a host
+    options = dict(parse_qsl(query or "", keep_blank_values=True))
+    _check_options(options, (*OPTIONS, *TLS_OPTIONS) if tls else OPTIONS)
+    auth = _auth(user)
+    acl = options.get("acl", "creator" if auth else "open")
+    if acl not in ACLS or (acl == "creator" and not auth):
+        raise ConfigurationError(f"acl={acl!r}: open, or creator, which needs a user in the URL")
+    address = Address(
+        f"{scheme}://{hosts}{chroot}",
+        hosts,
+        chroot,
+        _timeout(options.get("session_timeout")),
+        ({"auth_data": auth} if auth else {}) | (_tls(options) if tls else {}),
+        tuple(ACLS[acl]),
+    )
+    return ZooKeeperStore(address)
+
+
+def open_kazoo_client(client: Any) -> ZooKeeperStore:
+    """The servers of an existing client, in a session of our own: with its hosts, chroot, time-out,
+    credentials, ACL and TLS. Its session is not ours to end, nor could we tell how long the server
+    gives it, and a fork would take it away."""
+    if not isinstance(client, KazooClient):
+        raise ConfigurationError(f"{type(client).__name__} is not a client of ZooKeeper")
+    if not isinstance(client.handler, SequentialThreadingHandler):
+        raise ConfigurationError(
+            f"a kazoo client with {type(client.handler).__name__} is not understood: threads only"
+        )
+    hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in client.hosts)
+    said = {
+        word: getattr(client, word)
+        for word in (
+            "auth_data",
+            "use_ssl",
+            "verify_certs",
+            "check_hostname",
+            "certfile",
+            "keyfile",
+            "keyfile_password",
+            "ca",
+            "randomize_hosts",
+        )
+    }
+    said["sasl_options"] = client._connection.sasl_options
+    scheme = "zookeeper+tls" if client.use_ssl else "zookeeper"
+    address = Address(
+        f"{scheme}://{hosts}{client.chroot}",
+        hosts,
+        client.chroot,
+        client._session_timeout / 1e3,
+        said,
+        tuple(client.default_acl or OPEN_ACL_UNSAFE),
+    )
+    return ZooKeeperStore(address)
+
+
+def _check_options(options: dict[str, str], known: tuple[str, ...]) -> None:
+    for option in options:
+        if option in known:
+            continue
+        near = difflib.get_close_matches(option, known, 1)
+        hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+        if option in TLS_OPTIONS:
+            hint = "it is for zookeeper+tls://"
+        raise ConfigurationError(f"a ZooKeeper URL has no option {option!r}: {hint}")
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    """What kazoo is told. Files are read now, as kazoo would go on trying, and say nothing; and the
+    server's name is checked, which kazoo leaves to who asks for it."""
+    ca, cert, key = (options.get(word) for word in TLS_OPTIONS[:3])
+    checks = options.get("ssl_check_hostname", "true")
+    if checks not in ("true", "false"):
+        raise ConfigurationError(f"ssl_check_hostname={checks!r}: true or false")
+    if key and not cert:
+        raise ConfigurationError("ssl_key= is the key of a certificate: give ssl_cert=, too")
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except OSError as error:  # also ssl.SSLError
+        said = ", ".join(f"{word}={options[word]!r}" for word in TLS_OPTIONS if word in options)
+        raise ConfigurationError(f"{said}: cannot be used as certificates ({error})") from None
+    return {
+        "use_ssl": True,
+        "ca": ca,
+        "certfile": cert,
+        "keyfile": key or cert,
+        "check_hostname": checks == "true",
+    }
+
+
+def _chroot(path: str) -> str:
+    parts = path.strip("/").split("/")
+    if parts == [""]:
+        return ""
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise ConfigurationError(f"{path!r} is not a path of ZooKeeper")
+    return "/" + "/".join(parts)
+
+
+def _check_hosts(hosts: str, *, shown: bool) -> None:
+    for host in hosts.split(","):
+        match = re.fullmatch(r"(?:[^:\[\]\s]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?", host)
+        if match is None or not 0 < int(match[1] or 2181) < 65536:
+            what = repr(host) if shown else "what stands there"
+            raise ConfigurationError(f"{what} is no host:port. {NOT_READ}")
+
+
+def _auth(user: str | None) -> list[tuple[str, str]]:
+    if user is None:
+        return []
+    name, colon, password = user.partition(":")
+    if not name or not colon or not password:
+        raise ConfigurationError(f"a user needs a name and a password: {NOT_READ}")
+    return [("digest", f"{unquote(name)}:{unquote(password)}")]
+
+
+def _timeout(said: str | None) -> float:
+    if said is None:
+        return DEFAULT_TIMEOUT
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_TIMEOUT <= seconds <= MOST_TIMEOUT:
+        raise ConfigurationError(
+            f"session_timeout={said!r}: a number of seconds from {LEAST_TIMEOUT:g} to "
+            f"{MOST_TIMEOUT:g}"
+        )
+    return seconds

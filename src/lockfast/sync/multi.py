@@ -1,0 +1,93 @@
+"""A multi-lock, blocking."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Never, Self
+
+from lockfast.api.hold import add_note
+from lockfast.api.lock import DEFAULT, Default, lease_or_none
+from lockfast.api.multi import BaseMultiHold, BaseMultiLock
+from lockfast.core.loss import wait_lost
+from lockfast.core.multi import Refused, attempt_all, release_all, renew_all
+from lockfast.errors import BackendError, HoldLost, NotHeld
+from lockfast.inputs import Seconds, checked_timeout, refuse_foreign
+from lockfast.runtime.threads import run
+
+
+class MultiHold(BaseMultiHold):
+    __doc__ = BaseMultiHold.__doc__
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give all of them back, from any thread. `HoldLost` if one had ended before, `NotHeld` if
+        they were released already, `BackendError` if an outcome is unknown; in any case all that
+        can be released is."""
+        try:
+            for error in run(release_all(self._entries)):
+                raise error
+        finally:
+            self._tell_no_more()
+
+    def renew(self, *, lease: Seconds | None = None) -> None:
+        """Extend all by hand, to ``lease`` seconds from now. `HoldLost` if one has ended."""
+        run(renew_all(self._pairs, lease_or_none(lease)))
+
+    def wait_lost(self, timeout: Seconds | None = None) -> bool:
+        """Block until one is lost (True), or until they are released or the time is over."""
+        return run(wait_lost(self._pairs, checked_timeout(timeout)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give all back. The body's exception comes first; what went wrong with the release is
+        attached to it."""
+        try:
+            self.release()
+        except (HoldLost, BackendError, NotHeld) as ours:
+            if error is None:
+                raise
+            add_note(error, ours)
+
+
+class MultiLock(BaseMultiLock[MultiHold]):
+    __doc__ = BaseMultiLock.__doc__
+
+    def acquire(
+        self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
+    ) -> MultiHold:
+        """All of them, or `AcquireTimeout` that names the first that was in the way and its holder.
+        Waits ``timeout`` seconds in all."""
+        if foreign:
+            refuse_foreign("acquire()", foreign, ("timeout",))
+        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
+        held = run(attempt_all(self._parts, wait_for))
+        if isinstance(held, Refused):
+            run(held.part.core.refuse(held.part.terms, wait_for, held.outcome))
+        return MultiHold(self._entries(held), self._on_lost)
+
+    def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> MultiHold | None:
+        """All of them, or None: at once, or after waiting ``timeout`` seconds in all."""
+        if foreign:
+            refuse_foreign("try_acquire()", foreign, ("timeout",))
+        held = run(attempt_all(self._parts, checked_timeout(timeout)))
+        return None if isinstance(held, Refused) else MultiHold(self._entries(held), self._on_lost)
+
+    def __enter__(self) -> MultiHold:
+        hold = self.acquire()
+        self._push(self._owner(), hold)
+        return hold
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pop(self._owner()).__exit__(kind, error, trace)

@@ -1,0 +1,117 @@
+"""docs/operators.md is true: its commands end as it says, its tables and fields are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockfast
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operators.md").read_text()
+BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = re.findall(r"^\$ (.*?)(?:    # exit (\d+))?$", "".join(BLOCKS), re.MULTILINE)
+FENCE = "1763282507123456"
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[tuple[dict[str, str], int]]:
+    """Somebody holds what the page speaks of, and somebody waits for it; the fence of the hold."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    command = programs / "lockfast"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m lockfast "$@"\n')
+    for script in (command, tmp_path / "report.sh"):
+        if script is not command:
+            script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
+    environment = os.environ | {
+        "LOCKFAST_URL": f"sqlite://{tmp_path}/locks.db",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
+    words = [sys.executable, "-m", "lockfast", "run", "nightly-report"]
+    with lockfast.connect(environment["LOCKFAST_URL"]) as client:
+        processes = []
+        for label, count in (("import", "holders"), ("run sh", "waiters")):
+            processes.append(
+                subprocess.Popen([*words, "--label", label, "--", "sleep", "600"], env=environment)
+            )
+            until = time.monotonic() + PATIENCE
+            while not getattr(client.inspect("nightly-report"), count):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        yield environment, client.inspect("nightly-report").holders[0].fence
+        for process in processes:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def ran(
+    scene: tuple[dict[str, str], int], folder: Path, command: str
+) -> subprocess.CompletedProcess[str]:
+    environment, fence = scene
+    return subprocess.run(
+        ["bash", "-c", command.replace(FENCE, str(fence))],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def shape(document: Any) -> Any:
+    """Which fields, of which kinds."""
+    if isinstance(document, dict):
+        return {key: shape(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [shape(value) for value in document]
+    return type(document).__name__ if not isinstance(document, int | float) else "number"
+
+
+def test_the_page_has_commands() -> None:
+    assert len(COMMANDS) >= 12
+
+
+def test_its_commands_end_as_it_says(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+    for command, code in sorted(COMMANDS, key=lambda pair: " break " in pair[0]):
+        done = ran(scene, tmp_path, command)
+        assert done.returncode == int(code or 0), (command, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stderr == "" or code, command
+
+
+def test_its_tables_are_the_real_ones(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+    for block in BLOCKS:
+        (command, *lines) = block.splitlines()
+        titles = [line.split() for line in lines if re.match(r" *[A-Z]{4,}\b", line)]
+        if titles:
+            said = ran(scene, tmp_path, command.removeprefix("$ ")).stdout.splitlines()
+            real = [line.split() for line in said if re.match(r" *[A-Z]{4,}\b", line)]
+            assert real == titles
+
+
+def test_its_fields_are_the_real_ones(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+    (written,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    real = json.loads(ran(scene, tmp_path, "lockfast show nightly-report --json").stdout)
+    assert shape(real) == shape(json.loads(written))
+    listed = json.loads(ran(scene, tmp_path, "lockfast ls --json").stdout)
+    assert [*listed] == ["store", "at", "left_out", "names"]
+    del real["store"]
+    assert shape(listed["names"]) == [shape(real)]
+    watched = ran(scene, tmp_path, "timeout 2 lockfast watch nightly-report --json").stdout
+    judged = json.loads(ran(scene, tmp_path, "lockfast doctor --json").stdout)
+    documents = [*map(json.loads, watched.splitlines()), judged, *judged["checks"]]
+    assert len(documents) > 5
+    for field in {field for document in documents for field in document}:
+        assert f"`{field}`" in PAGE, field

@@ -1,0 +1,421 @@
+"""The core at its edges: answers that hardly ever come, told by a store that we script."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+import lockfast
+from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
+from lockfast.core.acquire import _believed, ask_until_known
+from lockfast.core.explain import ago, describe
+from lockfast.core.keeper import LEAVE_EVERY, Keeper
+from lockfast.core.ledger import Ledger, State, Waiting
+from lockfast.core.terms import Terms
+from lockfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot, Waiter, Who
+from lockfast.runtime.threads import ThreadSignal, run
+
+
+def terms(slots=1, take=1, **more):
+    return Terms("default:n", 30.0, True, slots=slots, take=take, **more)
+
+
+def scripted(client, verb, *answers):
+    """The store answers these, one after the other; an exception is raised, a function called."""
+    left = list(answers)
+
+    async def answer(*said):
+        reply = left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply() if callable(reply) else reply
+
+    async def missed(*said):
+        return True
+
+    setattr(client.core.backend, verb, answer)
+    client.core.backend.watch = missed  # so that it is asked again
+    return left
+
+
+@pytest.mark.parametrize(
+    "held, asked, words",
+    [
+        (1, 5, ("as a lock", "a semaphore of 5")),
+        (5, 1, ("as a semaphore of 5", "a lock")),
+        (ALL_SLOTS, 1, ("as a read-write lock", "a lock")),
+    ],
+)
+def test_a_name_is_one_kind_of_thing_at_a_time(lockfast_client, held, asked, words):
+    run(lockfast_client.core.attempt(terms(held, owner="a"), 0.0))
+    with pytest.raises(ConfigurationError) as refused:
+        run(lockfast_client.core.attempt(terms(asked, owner="b"), 0.0))
+    assert all(word in str(refused.value) for word in words)
+
+
+def test_more_than_there_are_can_never_be_had(lockfast_client):
+    with pytest.raises(ConfigurationError, match="has 2 slots: 3 at once"):
+        run(lockfast_client.core.attempt(terms(2, 3), 0.0))
+
+
+def test_a_name_that_changes_its_kind_while_we_wait_is_an_error(lockfast_client):
+    scripted(lockfast_client, "claim", Busy(1.0, 1), Differs(5))
+    with pytest.raises(ConfigurationError, match="semaphore of 5"):
+        lockfast_client.lock("n").acquire()
+
+
+def test_a_store_whose_answers_take_longer_than_the_lease_is_an_error(
+    lockfast_client, lockfast_clock
+):
+    def late():
+        lockfast_clock.advance(9)
+        return Granted(1, 5.0)
+
+    left = scripted(lockfast_client, "claim", *[late] * 9)
+    with pytest.raises(BackendError, match="longer than the lease"):
+        lockfast_client.lock("n", lease=5).acquire()
+    assert len(left) < 9
+
+
+def test_a_grant_that_came_too_late_is_asked_for_again(lockfast_client, lockfast_clock):
+    def late():
+        lockfast_clock.advance(6)
+        return Granted(1, 5.0)
+
+    scripted(lockfast_client, "claim", late, Granted(1, 5.0))
+    hold = lockfast_client.lock("n", lease=5).acquire()
+    assert hold.is_held and hold.remaining() == pytest.approx(4.95)
+
+
+@pytest.mark.parametrize(
+    "limit, first, longest, most",
+    [
+        (5.0, [0.02, 0.04, 0.08, 0.16], 0.2, 32),
+        (0.6, [0.02, 0.04, 0.06], 0.06, 12),
+        (0.09, [0.02] * 4, 0.02, 5),
+    ],
+)
+def test_a_store_that_is_away_is_asked_more_and_more_seldom(limit, first, longest, most):
+    times = [0.0]
+
+    async def sleep(seconds):
+        times.append(times[-1] + seconds)
+
+    async def away(budget):
+        raise BackendError("away")
+
+    runtime = SimpleNamespace(now=lambda: times[-1], sleep=sleep)
+    with pytest.raises(BackendError):
+        run(ask_until_known(runtime, away, 0.0, limit))
+    pauses = [later - sooner for sooner, later in pairwise(times)]
+    assert pauses[: len(first)] == pytest.approx(first) and max(pauses) == pytest.approx(longest)
+    assert len(times) <= most and limit - times[-1] <= longest + 0.001
+
+
+def test_giving_up_on_a_store_that_is_broken_still_says_that_time_is_over(lockfast_client):
+    scripted(lockfast_client, "claim", Busy(1.0, 1))
+    scripted(lockfast_client, "inspect", *[BackendError("gone")] * 2)
+    with pytest.raises(AcquireTimeout, match="could not be asked") as refused:
+        lockfast_client.lock("n").acquire(timeout=0)
+    assert refused.value.snapshot is None
+
+
+def test_a_place_that_cannot_be_left_ends_by_itself(lockfast_client, lockfast_clock):
+    def ask_in_vain():
+        lockfast_clock.advance(5)
+        return Busy(1.0, 1)
+
+    scripted(lockfast_client, "claim", Busy(1.0, 1), ask_in_vain)
+    scripted(lockfast_client, "leave", BackendError("broken", transient=False))
+    assert lockfast_client.lock("n").try_acquire(timeout=3) is None
+    scripted(lockfast_client, "claim", Busy(1.0, 1), ask_in_vain)
+    left = scripted(lockfast_client, "leave", *[BackendError("away")] * 3)
+    assert lockfast_client.lock("n").try_acquire(timeout=3) is None
+    assert left == []
+
+
+def test_a_client_closed_between_the_grant_and_its_entry_gives_it_back(lockfast_client):
+    claim = lockfast_client.core.backend.claim
+
+    async def closes(*said):
+        granted = await claim(*said)
+        lockfast_client.core.ledger.closed = True
+        return granted
+
+    lockfast_client.core.backend.claim = closes
+    with pytest.raises(NotHeld, match="closed"):
+        lockfast_client.lock("n").acquire()
+    assert lockfast_client.inspect("n").holders == ()
+
+
+def test_what_the_store_forgot_cannot_be_detached(lockfast_client):
+    hold = lockfast_client.lock("n").acquire()
+    lockfast_client.store.forget("default:n")
+    with pytest.raises(HoldLost):
+        hold.detach()
+    with pytest.raises(HoldLost):
+        hold.release()
+
+
+def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(lockfast_client):
+    first = lockfast_client.lock("a").acquire()
+    second = lockfast_client.lock("b").acquire()
+    ledger = lockfast_client.core.ledger
+
+    def meanwhile():
+        with ledger.mutex:
+            ledger.end(second._held, State.RELEASED, 0.0)
+
+    ledger.on_end(first._held, meanwhile)
+    lockfast_client.close()
+    assert not first.is_held and lockfast_client.statistics().released == 2
+
+
+def test_a_closed_keeper_minds_nothing_any_more(lockfast_client):
+    keeper = lockfast_client.core.keeper
+    keeper.stop()
+    keeper.mind(0.0)
+    assert not keeper.running
+
+
+def test_a_renewal_by_hand_that_is_answered_too_late_is_a_loss(lockfast_client, lockfast_clock):
+    hold = lockfast_client.lock("a", lease=10).acquire()
+    renew = lockfast_client.core.backend.renew
+
+    async def late(*said):
+        answer = await renew(*said)
+        lockfast_clock.advance(11)
+        return answer
+
+    lockfast_client.core.backend.renew = late
+    with pytest.raises(HoldLost, match="lease of 10 s is over"):
+        hold.renew()
+
+
+def test_a_refresh_that_tells_of_an_older_fence_is_not_believed():
+    waiting = Waiting(Claim("n", "id", "who", 30.0), ThreadSignal())
+    waiting.still(5.0, 5.0, 1.0, 100)
+    assert _believed(waiting, 6.0, Granted(99, 30.0), 7.0) is None
+    assert _believed(waiting, 6.0, Granted(101, 30.0), 7.0) is not None
+    assert _believed(waiting, 6.0, Granted(0, 30.0), 7.0) is not None  # a store without fences
+
+
+def test_a_keeper_with_something_to_keep_does_not_retire(lockfast_client):
+    lockfast_client.lock("a").acquire()
+    assert not lockfast_client.core.keeper._retire()
+    assert lockfast_client.core.keeper.running
+
+
+def test_a_keeper_with_nothing_to_keep_retires_and_another_one_follows(
+    lockfast_client, lockfast_clock
+):
+    with lockfast_client.lock("a"):
+        assert lockfast_client.core.keeper.running
+    lockfast_clock.advance(60)
+    assert not lockfast_client.core.keeper.running
+    with lockfast_client.lock("a") as hold:
+        assert lockfast_client.core.keeper.running
+        lockfast_clock.advance(100)
+        assert hold.is_held
+
+
+def test_a_keeper_that_is_woken_while_idle_stays_for_its_time(lockfast_client, lockfast_clock):
+    with lockfast_client.lock("a"):
+        pass
+    lockfast_clock.advance(11)  # it looked, found nothing, and has been idle since
+    lockfast_client.core.keeper.backend.interrupt()
+    lockfast_clock.advance(1)
+    assert lockfast_client.core.keeper.running
+    lockfast_clock.advance(60)
+    assert not lockfast_client.core.keeper.running
+
+
+def test_a_keeper_that_stumbles_goes_on(lockfast_client, lockfast_clock, caplog):
+    renew = lockfast_client.core.backend.renew
+    stumbles = [RuntimeError("what is this?")]
+
+    async def stumbling(*said):
+        if stumbles:
+            raise stumbles.pop()
+        return await renew(*said)
+
+    lockfast_client.core.backend.renew = stumbling
+    with lockfast_client.lock("a") as hold:
+        lockfast_clock.advance(100)
+        assert hold.is_held
+    assert "the keeper stumbled, and goes on" in caplog.text
+
+
+def test_a_keeper_that_is_stopped_while_it_leaves_does_not_oversleep():
+    now, pauses = [0.0], []
+
+    async def leave(*said):
+        now[0] += 12.0  # the process is paused just here
+        raise BackendError("away")
+
+    async def listen(pause):
+        pauses.append(pause)
+        keeper.stop()
+
+    runtime = SimpleNamespace(now=lambda: now[0], mutex=nullcontext, spawn=lambda *said: None)
+    backend = SimpleNamespace(leave=leave, listen=listen, interrupt=lambda: None)
+    keeper = Keeper(runtime, backend, Ledger(runtime))
+    keeper.abandon(Claim("default:n", "1", "who", 30.0))
+    now[0] = 1.0
+    run(keeper.run())
+    assert pauses == [LEAVE_EVERY]
+
+
+def test_a_loss_is_marked_once(lockfast_client):
+    told = []
+    hold = lockfast_client.lock("a", on_lost=told.append).acquire()
+    lockfast_client.core.ledger.lose(hold._held, "first")
+    lockfast_client.core.ledger.lose(hold._held, "second")
+    assert hold._held.cause == "first" and len(told) == 1
+    assert lockfast_client.statistics().lost == 1
+
+
+def test_who_is_in_the_way_is_said_in_one_line():
+    assert describe(None) == "who holds it could not be asked"
+    waiter = Waiter(Who("h", 1, "t"), 1, 0.0, True)
+    free = Snapshot("n", 1, (), (waiter,), 0.0)
+    assert describe(free).startswith("it has just become free, 1 waits for it")
+    assert [ago(3.21), ago(185), ago(7300)] == ["3.2 s", "3 min 5 s", "2 h 1 min"]
+    assert ago(180000) == "2 d 2 h"
+
+
+def test_everything_public_has_a_docstring():
+    for name in lockfast.__all__:
+        assert getattr(lockfast, name).__doc__, name
+
+
+def test_what_was_given_up_while_the_store_was_away_is_left_when_it_is_back(
+    lockfast_client, lockfast_clock
+):
+    backend = lockfast_client.core.backend
+    claim, leave = backend.claim, backend.leave
+    away = [BackendError("away")] * 5  # three in vain at once, two by the keeper
+
+    async def slowly(*said):
+        answer = await claim(*said)
+        lockfast_clock.advance(2)
+        return answer
+
+    async def not_yet(*said):
+        if away:
+            raise away.pop()
+        return await leave(*said)
+
+    lockfast_client.lock("n", owner="a").acquire()
+    backend.claim, backend.leave = slowly, not_yet
+    assert lockfast_client.lock("n", owner="b").try_acquire(timeout=1) is None
+    assert lockfast_client.inspect("n").waiters != ()
+    lockfast_clock.advance(2)
+    assert away == [] and lockfast_client.inspect("n").waiters == ()
+    assert not lockfast_client.core.ledger.abandoned
+
+
+def test_what_was_given_up_is_forgotten_when_it_must_be_over(lockfast_client, lockfast_clock):
+    async def away(*said):
+        raise BackendError("away")
+
+    lockfast_client.lock("n", owner="a").acquire()
+    claim = lockfast_client.core.backend.claim
+
+    async def slowly(*said):
+        answer = await claim(*said)
+        lockfast_clock.advance(2)
+        return answer
+
+    lockfast_client.core.backend.claim = slowly
+    lockfast_client.core.backend.leave = away
+    assert lockfast_client.lock("n", owner="b").try_acquire(timeout=1) is None
+    lockfast_clock.advance(9)
+    assert lockfast_client.core.ledger.abandoned
+    lockfast_clock.advance(3)
+    assert not lockfast_client.core.ledger.abandoned
+
+
+def test_closing_is_bounded_by_its_time_not_by_how_much_is_held(
+    lockfast_client, lockfast_clock, caplog
+):
+    asked = []
+
+    async def hangs(claim, budget):
+        asked.append(claim)
+        lockfast_clock.advance(0.3)
+        raise BackendError("away")
+
+    for number in range(50):
+        lockfast_client.lock(f"job:{number}").acquire()
+    lockfast_client.core.backend.leave = hangs
+    lockfast_client.close()
+    assert len(asked) == 3  # 0.8 s in all
+    assert [record.getMessage() for record in caplog.records] == [
+        "lockfast: release of 50 unknown, their leases end them: away"
+    ]
+
+
+def test_a_hold_whose_release_was_not_answered_is_uncertain_until_it_is(lockfast_client):
+    hold = lockfast_client.lock("a").acquire()
+    answers = scripted(lockfast_client, "release", BackendError("away", transient=False), True)
+    with pytest.raises(BackendError, match="unknown"):
+        hold.release()
+    assert not hold.is_held and not hold.is_certain
+    hold.release()
+    assert hold.is_certain and not answers
+
+
+def test_a_doubt_that_is_younger_than_the_question_stays(lockfast_client, lockfast_clock):
+    """An answer to what was asked before the connection was lost says nothing about now."""
+    hold = lockfast_client.lock("a").acquire()
+    renew = lockfast_client.core.backend.renew
+    uncertainties = [lockfast_client.core.keeper.mark_uncertain]
+
+    async def overtaken(*said):
+        answer = await renew(*said)
+        lockfast_clock._now += 0.1
+        if uncertainties:
+            uncertainties.pop()()
+        return answer
+
+    lockfast_client.core.backend.renew = overtaken
+    lockfast_clock.advance(10)
+    assert hold.is_held and not hold.is_certain
+    lockfast_clock.advance(10)
+    assert hold.is_held and hold.is_certain
+    hold.release()
+
+
+def test_what_our_own_clock_ended_is_certain(lockfast_client, lockfast_clock):
+    hold = lockfast_client.lock("a").acquire()
+    scripted(lockfast_client, "renew", *[BackendError("away")] * 1000)
+    lockfast_clock.advance(20)
+    assert hold.is_held and not hold.is_certain
+    lockfast_clock.advance(10)
+    assert hold.lost and hold.is_certain
+
+
+def test_a_server_of_several_that_is_away_costs_only_what_is_there(lockfast_client, lockfast_clock):
+    here, there = (lockfast_client.lock(name).acquire() for name in ("here", "there"))
+    renew = lockfast_client.core.backend.renew
+
+    async def partly(claims, fences, budget):
+        answers = await renew(claims, fences, budget)
+        return [
+            BackendError("away") if claim.name.endswith("there") else answer
+            for claim, answer in zip(claims, answers, strict=True)
+        ]
+
+    lockfast_client.core.backend.renew = partly
+    lockfast_clock.advance(20)
+    assert here.is_held and here.is_certain
+    assert there.is_held and not there.is_certain
+    assert lockfast_client.statistics().renewals == 2
+    lockfast_clock.advance(10)
+    assert here.is_held and there.lost
+    assert lockfast_client.statistics().lost == 1
+    here.release()

@@ -1,0 +1,325 @@
+"""Latches, barriers and once per period at their edges, on a store that we script."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lockfast import BackendError, ConfigurationError, HoldLost, NotHeld
+from lockfast.model import BARRIER, LATCH, Busy, Claim, Differs, Granted, kind_of
+from lockfast.runtime.threads import run
+from lockfast.schedule import seconds_of
+
+DAY = 86400.0
+
+
+def failing(backend, verb, *errors, after=False):
+    """The verb raises these first, before it is done or after; then it is as it was."""
+    real, left = getattr(backend, verb), list(errors)
+
+    async def broken(*said):
+        if left and not after:
+            raise left.pop(0)
+        answer = await real(*said)
+        if left:
+            raise left.pop(0)
+        return answer
+
+    setattr(backend, verb, broken)
+    return left
+
+
+def turn_rows(client, name):
+    return run(client.core.inspect(f"default+once:{name}")).holders
+
+
+def test_every_size_has_a_kind():
+    assert kind_of(LATCH + 3) == "a latch of 3" and kind_of(BARRIER + 2) == "a barrier of 2"
+
+
+def test_a_latch_says_what_it_is(lockfast_client):
+    assert "<Latch 'a' of 3 on memory" in repr(lockfast_client.latch("a", 3))
+    assert "<Barrier 'a' of 2 on memory" in repr(lockfast_client.barrier("a", 2))
+    assert "<Election 'a' on memory" in repr(lockfast_client.election("a"))
+
+
+# ---- counting down ---------------------------------------------------------------------------
+
+
+def test_a_count_down_is_not_kept_and_not_given_back(lockfast_client, lockfast_clock):
+    assert lockfast_client.latch("a", 2, keep=50).count_down()
+    assert lockfast_client.statistics().held == 0 and not lockfast_client.core.ledger.asking
+    lockfast_clock.advance(49)
+    assert lockfast_client.latch("a", 2).remaining() == 1
+    lockfast_clock.advance(1)
+    assert lockfast_client.latch("a", 2).remaining() == 2
+
+
+def test_a_count_down_that_failed_is_no_more_being_asked_for(lockfast_client):
+    failing(lockfast_client.core.backend, "claim", BackendError("broken", transient=False))
+    with pytest.raises(BackendError, match="broken"):
+        lockfast_client.latch("a", 2).count_down()
+    assert not lockfast_client.core.ledger.asking
+    assert lockfast_client.latch("a", 2).remaining() == 2
+
+
+@pytest.mark.parametrize("answer", [Differs(1), Differs(LATCH + 5), Differs(BARRIER + 2)])
+def test_a_count_down_of_something_else_is_an_error(lockfast_client, answer):
+    async def differs(*said):
+        return answer
+
+    lockfast_client.core.backend.claim = differs
+    with pytest.raises(ConfigurationError, match=f"{kind_of(answer.slots)}.*a latch of 2"):
+        lockfast_client.latch("a", 2).count_down()
+    assert not lockfast_client.core.ledger.asking
+
+
+# ---- passing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [BackendError("away", transient=False), HoldLost("lost", name="a", fence=1)]
+)
+def test_who_passed_has_passed_also_if_it_cannot_be_given_back(lockfast_client, error):
+    assert lockfast_client.latch("a", 1).count_down()
+    failing(lockfast_client.core.backend, "release", error)
+    assert lockfast_client.latch("a", 1).wait() is True
+
+
+def test_a_time_out_whose_leaving_cannot_be_told_is_a_time_out(lockfast_client, lockfast_clock):
+    failing(lockfast_client.core.backend, "leave", BackendError("broken", transient=False))
+    done = []
+    waiter = threading.Thread(
+        target=lambda: done.append(lockfast_client.barrier("a", 2).wait(3)), daemon=True
+    )
+    waiter.start()
+    while not lockfast_client.statistics().waiting:
+        pass
+    lockfast_clock.advance(5)
+    waiter.join(15)
+    assert done == [False]
+
+
+def test_how_many_wait_at_a_barrier(lockfast_client):
+    assert lockfast_client.barrier("a", 2).waiting() == 0
+    run(lockfast_client.core.backend.claim(claim_at_barrier(), 5.0))
+    assert lockfast_client.barrier("a", 2).waiting() == 1
+
+
+def claim_at_barrier():
+    return Claim("default:a", "id", "host 1 thread", 30.0, BARRIER + 2)
+
+
+# ---- once per period -------------------------------------------------------------------------
+
+
+def test_a_mark_lasts_until_the_period_is_over(lockfast_client, lockfast_clock):
+    job = lockfast_client.once_every(100, name="job")(lambda: "ran")
+    lockfast_clock.advance(100 - lockfast_clock.wall() % 100 + 40)
+    assert job() == "ran"
+    lockfast_clock.advance(59.5)
+    assert job() is None
+    lockfast_clock.advance(0.5)
+    assert job() == "ran"
+
+
+def test_a_mark_outlasts_the_client_that_made_it(lockfast_client, lockfast_clock):
+    lockfast_clock.advance(DAY - lockfast_clock.wall() % DAY)
+    assert lockfast_client.once_every("1d", name="job")(lambda: "ran")() == "ran"
+    lockfast_clock.advance(3600 * 23)
+    (holder,) = turn_rows(lockfast_client, "job")
+    assert holder.remaining == pytest.approx(3600)
+    assert lockfast_client.statistics().held == 0
+    lockfast_client.close()
+    assert turn_rows(lockfast_client, "job")
+
+
+def test_at_least_is_counted_from_where_the_run_began(lockfast_client, lockfast_clock):
+    def work():
+        lockfast_clock.advance(15)
+        return "ran"
+
+    lockfast_clock.advance(10 - lockfast_clock.wall() % 10)
+    job = lockfast_client.once_every(10, name="job", at_least=40)(work)
+    assert job() == "ran"
+    lockfast_clock.advance(24.5)
+    assert job() is None
+    lockfast_clock.advance(0.5)
+    assert job() == "ran"
+
+
+def test_a_run_that_ends_with_its_period_leaves_no_mark(lockfast_client, lockfast_clock):
+    lockfast_clock.advance(10 - lockfast_clock.wall() % 10)
+
+    def work():
+        lockfast_clock.advance(9.995)
+        return "ran"
+
+    assert lockfast_client.once_every(10, name="job")(work)() == "ran"
+    assert turn_rows(lockfast_client, "job") == ()
+
+
+def test_a_turn_whose_clock_cannot_be_read_is_given_back(lockfast_client):
+    failing(lockfast_client.core.backend, "inspect", *[BackendError("away")] * 2)
+    job = lockfast_client.once_every("1d", name="job")(lambda: "ran")
+    with pytest.raises(BackendError, match="away"):
+        job()
+    assert lockfast_client.statistics().held == 0
+    assert job() == "ran"
+
+
+def test_a_turn_whose_end_cannot_be_told_says_so(lockfast_client, lockfast_clock):
+    failing(lockfast_client.core.backend, "transfer", BackendError("broken", transient=False))
+    with pytest.raises(BackendError, match="broken"):
+        lockfast_client.once_every("1d", name="job")(lambda: "ran")()
+    assert lockfast_client.statistics().held == 0
+
+
+def test_an_exception_and_a_turn_whose_end_cannot_be_told(lockfast_client, lockfast_aio_client):
+    def plain():
+        raise ZeroDivisionError
+
+    async def coroutine():
+        raise ZeroDivisionError
+
+    for client in (lockfast_client, lockfast_aio_client):
+        failing(client.core.backend, "transfer", BackendError("broken", transient=False))
+    with pytest.raises(ZeroDivisionError) as blocking:
+        lockfast_client.once_every("1d", name="job")(plain)()
+    with pytest.raises(ZeroDivisionError) as tasks:
+        asyncio.run(lockfast_aio_client.once_every("1d", name="job")(coroutine)())
+    for caught in (blocking, tasks):
+        assert caught.value.__notes__ == ["and while ending its turn: broken"]
+
+
+def test_a_turn_that_the_store_forgot_is_lost(lockfast_client):
+    def forget():
+        lockfast_client.store.forget("default+once:job")
+
+    with pytest.raises(HoldLost, match="'job'"):
+        lockfast_client.once_every("1d", name="job")(forget)()
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("90s", 90),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("0.5s", 0.5),
+        ("1d1h1m1s", 90061),
+        (300, 300),
+        (timedelta(hours=1), timedelta(hours=1)),  # left for the checks of numbers
+    ],
+)
+def test_a_duration_is_what_it_says(text, seconds):
+    assert seconds_of("period", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "5m ", "-5m", "5w", "5m5", "1.s", ".5s"])
+def test_a_duration_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ConfigurationError, match=r'period=.*"1h30m"'):
+        seconds_of("period", text)
+
+
+# ---- letting go ------------------------------------------------------------------------------
+
+
+def test_letting_go_is_asked_again_with_the_time_that_is_left(lockfast_client, lockfast_clock):
+    lockfast_clock.advance(DAY - lockfast_clock.wall() % DAY)
+    leases = []
+    real = lockfast_client.core.backend.transfer
+
+    async def slowly(claim, attached, budget):
+        leases.append(claim.lease)
+        await real(claim, attached, budget)
+        if len(leases) == 1:
+            lockfast_clock._now += 2
+            raise BackendError("the answer is lost")
+        return await real(claim, attached, budget)
+
+    async def at_once(seconds):
+        lockfast_clock._now += seconds
+
+    lockfast_client.core.backend.transfer = slowly
+    lockfast_client.core.runtime.sleep = at_once
+    assert lockfast_client.once_every("1d", name="job")(lambda: "ran")() == "ran"
+    assert leases[1] == pytest.approx(leases[0] - 2.02)
+
+
+def test_letting_go_gives_up_with_its_budget_and_the_hold_is_kept(lockfast_client, lockfast_clock):
+    async def away(*said):
+        lockfast_clock._now += 2
+        raise BackendError("away")
+
+    async def at_once(seconds):
+        lockfast_clock._now += seconds
+
+    hold = lockfast_client.lock("a").acquire()
+    lockfast_client.core.backend.transfer = away
+    real, lockfast_client.core.runtime.sleep = lockfast_client.core.runtime.sleep, at_once
+    with pytest.raises(BackendError, match="away"):
+        hold.detach()
+    lockfast_client.core.runtime.sleep = real
+    lockfast_clock.advance(100)
+    assert hold.is_held and lockfast_client.statistics().held == 1
+
+
+def test_a_hold_lost_while_letting_go_is_not_kept_again(lockfast_client):
+    hold = lockfast_client.lock("a").acquire()
+
+    async def lost(*said):
+        lockfast_client.core.ledger.lose(hold._held, "broken")
+        raise BackendError("away", transient=False)
+
+    lockfast_client.core.backend.transfer = lost
+    with pytest.raises(BackendError, match="away"):
+        hold.detach()
+    assert lockfast_client.statistics().held == 0
+    with pytest.raises(HoldLost):
+        hold.release()
+
+
+def test_what_is_being_renewed_is_waited_for_but_not_for_ever(lockfast_client, lockfast_clock):
+    hold = lockfast_client.lock("a").acquire()
+    slept = []
+
+    async def at_once(seconds):
+        slept.append(seconds)
+        lockfast_clock._now += seconds
+
+    lockfast_client.core.runtime.sleep = at_once
+    lockfast_client.core.keeper.sending = [hold._held]
+    hold.detach()
+    assert sum(slept) == pytest.approx(5, abs=0.1)  # one operation's budget
+    with pytest.raises(NotHeld):
+        hold.check()
+
+
+def test_a_waiter_that_is_told_of_an_open_latch_by_its_refresh_passes(
+    lockfast_client, lockfast_clock
+):
+    """Its bell got lost: the keeper's next refresh is answered with the grant."""
+    done = []
+    waiter = threading.Thread(
+        target=lambda: done.append(lockfast_client.latch("a", 1).wait()), daemon=True
+    )
+    waiter.start()
+    while not lockfast_client.statistics().waiting:
+        pass
+    lockfast_client.store.wakeups.wake = lambda *said: None
+    assert lockfast_client.latch("a", 1).count_down()
+    lockfast_clock.advance(2)
+    waiter.join(15)
+    assert done == [True]
+
+
+def test_answers_of_a_gate_are_those_of_any_claim(lockfast_client):
+    claim = claim_at_barrier()
+    assert isinstance(run(lockfast_client.core.backend.claim(claim, 5.0)), Busy)
+    other = claim._replace(id="other")
+    assert isinstance(run(lockfast_client.core.backend.claim(other, 5.0)), Granted)

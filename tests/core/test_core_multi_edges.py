@@ -1,0 +1,232 @@
+"""Multi-locks at their edges: stores that are away, closed clients, locks that are asked alone."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+from test_core import scripted, terms
+
+import lockfast
+from lockfast import BackendError, HoldLost, NotHeld, WouldDeadlock
+from lockfast.core.multi import Part, attempt_all, release_all
+from lockfast.runtime.threads import run
+
+
+def part(client, name, **more):
+    return Part(client.core, terms(**more)._replace(name=f"default:{name}"))
+
+
+def striking(client, verb, *errors):
+    """The store does as it is told by this verb, and then these are raised, one after the other."""
+    real, left = getattr(client.core.backend, verb), list(errors)
+
+    async def strikes(*said):
+        answer = await real(*said)
+        if left:
+            raise left.pop(0)
+        return answer
+
+    setattr(client.core.backend, verb, strikes)
+    return left
+
+
+@types.coroutine
+def suspended():
+    yield
+
+
+def dropped(client, verb, work):
+    """Run it until the store is asked by this verb; then nobody runs it any more."""
+
+    async def suspends(*said):
+        await suspended()
+
+    setattr(client.core.backend, verb, suspends)
+    work.send(None)
+    work.close()
+
+
+def test_each_step_out_of_a_lost_name_is_told(lockfast_client):
+    outer = lockfast_client.lock("a").acquire()
+    hold = lockfast_client.multi_lock("a", "b").acquire()
+    lockfast_client.store.forget("default:a")
+    with pytest.raises(HoldLost):
+        hold.renew()
+    with pytest.raises(HoldLost, match="'a'"):
+        hold.release()
+    with pytest.raises(HoldLost, match="'a'"):
+        lockfast_client.lock("a").acquire()  # its owner has not unwound
+    with pytest.raises(HoldLost, match="'a'"):
+        outer.release()
+    with lockfast_client.multi_lock("a", "b"):
+        pass
+
+
+def test_what_our_clock_says_is_lost_is_given_back_at_the_store(lockfast_client, lockfast_clock):
+    asked = []
+    release_batch = lockfast_client.core.backend.release_batch
+
+    async def counted(claims, budget):
+        asked.append([claim.name for claim in claims])
+        return await release_batch(claims, budget)
+
+    lockfast_client.core.backend.release_batch = counted
+    names = lockfast_client.lock("a"), lockfast_client.lock("b", lease=10)
+    hold = lockfast_client.multi_lock(*names).acquire()
+    lockfast_clock.advance(9.95)  # the store's lease is over a little later than our belief
+    assert hold.lost and lockfast_client.inspect("b").holders
+    with pytest.raises(HoldLost, match="'b'"):
+        hold.release()
+    assert asked == [["default:a"], ["default:b"]] and not lockfast_client.names()
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_interruption_while_the_store_does_not_answer_is_not_replaced(lockfast_client, caplog):
+    hold = lockfast_client.multi_lock("a", "b").acquire()
+    scripted(lockfast_client, "release_batch", interrupt, BackendError("away"))
+    with pytest.raises(KeyboardInterrupt):
+        hold.release()
+    assert "release of 2 unknown: away" in caplog.text and not hold.is_held
+
+
+def test_a_store_that_will_never_answer_is_asked_once(lockfast_client):
+    hold = lockfast_client.multi_lock("a", "b").acquire()
+    broken = BackendError("broken", transient=False)
+    left = scripted(lockfast_client, "release_batch", broken, [True, True])
+    asked = scripted(lockfast_client, "release")
+    with pytest.raises(BackendError, match="whether 'b' was released is unknown") as caught:
+        hold.release()
+    assert not caught.value.transient and len(left) == 1 and asked == []
+    hold.release()  # which says that it can be asked for again
+    with pytest.raises(NotHeld):
+        hold.release()
+
+
+def test_a_release_that_the_store_did_not_know_any_more_is_a_loss(lockfast_client):
+    hold = lockfast_client.multi_lock("a", "b").acquire()
+    lockfast_client.store.forget("default:b")
+    with pytest.raises(HoldLost, match="'b'"):
+        hold.release()
+    assert not lockfast_client.names()
+
+
+def test_a_writer_among_them_that_cannot_tell_that_it_reads_on_says_so(lockfast_client):
+    rw = lockfast_client.rwlock("r")
+    hold = lockfast_client.multi_lock("a", rw.write()).acquire()
+    reading = rw.read().acquire()
+    scripted(lockfast_client, "shrink", BackendError("broken", transient=False))
+    with pytest.raises(BackendError, match="whether others may read 'r' now is unknown"):
+        hold.release()
+    assert reading.is_held and not rw.write().is_held
+    reading.release()
+    assert not lockfast_client.names()
+
+
+def test_a_renewal_by_hand_does_not_make_a_reader_a_writer_again(lockfast_client):
+    rw = lockfast_client.rwlock("r")
+    writing, reading = rw.write().acquire(), rw.read().acquire()
+    renew = lockfast_client.core.backend.renew
+
+    async def meanwhile(*said):
+        writing.release()
+        return await renew(*said)
+
+    lockfast_client.core.backend.renew = meanwhile
+    reading.renew(lease=50)
+    assert reading.lease == 50 and not rw.write().is_held
+    with pytest.raises(WouldDeadlock):
+        rw.write().acquire()
+    reading.release()
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_client_closed_between_the_grants_and_their_entry_keeps_none(lockfast_client, at):
+    enter = lockfast_client.core.ledger.enter
+    entered = []
+
+    def closes(*said):
+        enter(*said)
+        entered.append(said)
+        if len(entered) > at:
+            lockfast_client.core.ledger.closed = True
+
+    lockfast_client.core.ledger.enter = closes
+    with pytest.raises(NotHeld, match="closed"):
+        lockfast_client.multi_lock("a", "b", "c").acquire()
+    assert not lockfast_client.names() and not lockfast_client.core.ledger.kept
+    assert not lockfast_client.core.ledger.asking
+
+
+def test_what_was_asked_for_in_vain_is_left_by_the_keeper(lockfast_client, lockfast_clock):
+    left = striking(lockfast_client, "claim_batch", KeyboardInterrupt())
+    leave = lockfast_client.core.backend.leave
+    scripted(lockfast_client, "leave", *[BackendError("away")] * 3)
+    with pytest.raises(KeyboardInterrupt):
+        lockfast_client.multi_lock("a", "b", "c").acquire()
+    assert left == [] and lockfast_client.names() == ["a", "b", "c"]
+    lockfast_client.core.backend.leave = leave
+    lockfast_clock.advance(3)
+    assert not lockfast_client.names() and not lockfast_client.core.ledger.abandoned
+
+
+def test_a_refusal_of_the_store_leaves_nothing(lockfast_client):
+    striking(lockfast_client, "claim_batch", BackendError("no", transient=False))
+    with pytest.raises(BackendError, match="no"):
+        lockfast_client.multi_lock("a", "b").acquire()
+    assert not lockfast_client.names() and not lockfast_client.core.ledger.asking
+
+
+def test_plain_locks_are_asked_for_one_by_one(lockfast_client):
+    asked = []
+    claim_batch = lockfast_client.core.backend.claim_batch
+
+    async def counted(claims, budget):
+        asked.append([claim.name[-1] for claim in claims])
+        return await claim_batch(claims, budget)
+
+    lockfast_client.core.backend.claim_batch = counted
+    parts = [
+        part(lockfast_client, name, layout="simple" if name in "ad" else "") for name in "abcd"
+    ]
+    held = run(attempt_all(parts, None))
+    assert asked == [["a"], ["b", "c"], ["d"]]
+    entries = [(one.core, held, 1) for one, held in zip(parts, held, strict=True)]
+    assert run(release_all(entries)) == []
+
+
+def test_plain_locks_that_are_held_already_are_entered_again(lockfast_client):
+    parts = [part(lockfast_client, name, layout="simple") for name in "ab"]
+    first, again = run(attempt_all(parts, None)), run(attempt_all(parts, None))
+    assert first == again and [held.count for held in first] == [2, 2]
+
+
+def test_what_is_entered_again_behind_the_one_that_is_waited_for_is_entered_once():
+    with lockfast.connect("memory://") as client:
+        client.lock("b", owner="other", lease=0.2).acquire()
+        outer = client.lock("d").acquire()
+        with client.multi_lock("a", "b", "c", "d", timeout=15) as hold:
+            assert hold.is_held and hold.fences["d"] == outer.fence
+        outer.release()
+        assert not client.names()
+
+
+def test_a_label_of_its_own_is_shown(lockfast_client):
+    parts = [part(lockfast_client, "a", label="mine"), part(lockfast_client, "b", label="other")]
+    run(attempt_all(parts, None))
+    labels = [lockfast_client.inspect(name).holders[0].who.label for name in "ab"]
+    assert labels == ["mine", "other"]
+
+
+def test_what_is_dropped_in_the_middle_is_left_to_its_lease(lockfast_client):
+    parts = [part(lockfast_client, name) for name in "ab"]
+    claim_batch = lockfast_client.core.backend.claim_batch
+    dropped(lockfast_client, "claim_batch", attempt_all(parts, None))
+    lockfast_client.core.backend.claim_batch = claim_batch
+    held = run(attempt_all(parts, None))
+    entries = [(one.core, held, 1) for one, held in zip(parts, held, strict=True)]
+    dropped(lockfast_client, "release_batch", release_all(entries))
+    assert lockfast_client.names() == ["a", "b"]

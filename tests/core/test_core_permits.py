@@ -1,0 +1,60 @@
+"""Permits that expire, at their edges: nobody was told their id, and the store does not answer."""
+
+from __future__ import annotations
+
+import pytest
+from test_core import scripted, terms
+from test_core_multi_edges import dropped
+
+import lockfast
+from lockfast import BackendError, HoldLost
+from lockfast.core.permits import take_permit
+from lockfast.model import Gone
+
+
+@pytest.fixture
+def hurried():
+    """A client on the real clock, which asks again for a quarter of a second."""
+    with lockfast.connect("memory://", lease=1.5) as client:
+        yield client
+
+
+def test_a_permit_that_is_gone_before_it_is_told_is_a_loss_and_forgotten(lockfast_client):
+    scripted(lockfast_client, "transfer", Gone())
+    with pytest.raises(HoldLost, match="'a'"):
+        lockfast_client.permits("a", 2).acquire()
+    assert not lockfast_client.core.ledger.by_owner and not lockfast_client.names()
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_permit_that_the_store_does_not_confirm_is_given_back(hurried, transient):
+    left = scripted(hurried, "transfer", *[BackendError("away", transient=transient)] * 99)
+    with pytest.raises(BackendError, match="away"):
+        hurried.permits("a", 2).acquire()
+    assert len(left) < 98 if transient else len(left) == 98
+    assert not hurried.core.ledger.by_owner and not hurried.names()
+
+
+def test_a_permit_that_nobody_goes_on_to_take_is_left_to_its_lease(lockfast_client):
+    taking = take_permit(lockfast_client.core, terms(slots=2, owner="x"), None)
+    dropped(lockfast_client, "transfer", taking)
+    assert lockfast_client.names() == ["n"]
+
+
+def test_a_permit_that_cannot_be_renewed_for_now_is_not_lost(lockfast_client):
+    permits = lockfast_client.permits("a", 2)
+    permit = permits.acquire()
+    scripted(lockfast_client, "renew", BackendError("away"))
+    with pytest.raises(BackendError, match="away"):
+        permits.renew(permit)
+    assert permits.in_use() == 1
+
+
+def test_a_detached_hold_that_the_store_does_not_confirm_is_still_held(hurried):
+    transfer = hurried.core.backend.transfer
+    hold = hurried.lock("a").acquire()
+    scripted(hurried, "transfer", *[BackendError("away")] * 99)
+    with pytest.raises(BackendError, match="away"):
+        hold.detach()
+    hurried.core.backend.transfer = transfer
+    assert hold.is_held and hurried.attach("a", hold.detach()).fence == hold.fence

@@ -1,0 +1,610 @@
+"""The memory store, the SQLite store and the Lua of Redis give the same answers and ring the same
+bells.
+
+Hypothesis makes up a history; each step goes to all, on one clock that only the history moves. Two
+clients with homes of their own take turns, so bells also cross between homes. Fences are numbers of
+each store's own: they are compared by the order in which they were first seen. The Lua runs on the
+small Redis, whose clock can be moved; the conformance suite runs it on the real one.
+
+What is promised whatever the law's text says is checked beside it, from the answers alone: the
+takes of those who may still believe never exceed the slots, and no fence is given twice or falls.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from direct_transport import DirectTransport
+from lab.miniredis import MiniRedis
+from lockfast.core.ports import Backend
+from lockfast.model import (
+    ALL_SLOTS,
+    BARRIER,
+    LATCH,
+    Busy,
+    Claim,
+    Differs,
+    Granted,
+    Snapshot,
+)
+from lockfast.runtime.threads import ThreadSignal, run
+from lockfast.stores.memory import MemoryStore, open_memory
+from lockfast.stores.redis import scripts
+from lockfast.stores.redis.backend import RedisBackend
+from lockfast.stores.redis.batches import Lot
+from lockfast.stores.redis.commands import claim_words, keys_of
+from lockfast.stores.redis.replies import claimed
+from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.sqlite.backend import SqliteBackend
+from lockfast.stores.sqlite.peers import Peers
+from lockfast.stores.sqlite.store import PipeEar, SqliteStore
+from lockfast.stores.sqlite.transport import BlockingTransport, File
+
+BUDGET = 30.0
+SIZES = {"lock": 1, "semaphore": 3, "read-write": ALL_SLOTS}
+SHOWN = [""] * 10  # names have no fences
+GATES = {"latch": LATCH + 2, "barrier": BARRIER + 2}
+Bell = tuple[str, Granted | None]
+Ask = Callable[[Backend, "Side"], Coroutine[Any, Any, Any]]
+
+names = st.sampled_from(sorted(SIZES))
+all_names = st.sampled_from(sorted(SIZES | GATES))
+numbers = st.integers(0, 4)
+picks = st.integers(0, 30)
+clients = st.integers(0, 1)
+leases = st.sampled_from([0.5, 2.0, 7.0, 30.0])
+
+
+class Side:
+    """One of the two stores: what it said, with its fences replaced by their order."""
+
+    def __init__(self, *backends: Backend, per_name: bool = False) -> None:
+        self.backends = backends
+        self.per_name = per_name  # does each name count its own fences?
+        self.woken: list[Bell] = []
+        # In the order in which they were first seen; the name is '' where all names share them.
+        self.fences: list[tuple[str, int]] = []
+        self.seen = 0  # no fence so far is greater, and every later one is
+
+    def watch(self, claim: Claim) -> None:
+        for backend in self.backends:
+            run(backend.watch(claim, lambda grant: self.woken.append((claim.id, grant)), 0.0))
+
+    def ask(self, client: int, ask: Ask, names: Sequence[str]) -> tuple[Any, list[Bell]]:
+        before, self.latest = self.seen, self.seen
+        answer = run(ask(self.backends[client % len(self.backends)], self))
+        for backend in self.backends:
+            run(backend.listen(0.0))
+        known = len(self.fences)
+        answer = self.told(answer, names)
+        # Bells of one step may come in any order from two homes.
+        wakeups = [
+            (one, self.told(grant, [one.partition("#")[0]]))
+            for one, grant in sorted(self.woken, key=lambda it: it[0])
+        ]
+        self.woken.clear()
+        assert all(fence > before for _, fence in self.fences[known:])
+        self.seen = max(self.latest, *(fence for _, fence in self.fences), 0)
+        return answer, wakeups
+
+    def told(self, answer: Any, names: Sequence[str]) -> Any:
+        """What was said of these names: one answer, or a list of one for each."""
+        match answer:
+            case Granted(fence, lease):
+                return Granted(self.order_of(names[0], fence), lease)
+            case Busy(retry_after, fence):
+                assert fence >= self.seen or self.per_name
+                self.latest = max(self.latest, fence)
+                return Busy(retry_after, 0)
+            case Snapshot():
+                holders = [
+                    replace(one, fence=self.order_of(names[0], one.fence)) for one in answer.holders
+                ]
+                return replace(answer, holders=tuple(holders))
+            case list():
+                pairs = zip(answer, names, strict=False)
+                return [self.told(one, [name]) for one, name in pairs]
+        return answer
+
+    def order_of(self, name: str, fence: int) -> int:
+        known = (name if self.per_name else "", fence)
+        if known not in self.fences:
+            self.fences.append(known)
+        return self.fences.index(known)
+
+    def fence(self, order: int) -> int:
+        return self.fences[order][1]
+
+
+def blurred(answer: Any) -> Any:
+    """As exact as it can be where some µs pass between steps, and dates are another clock's."""
+    match answer:
+        case Granted(fence, lease):
+            return Granted(fence, round(lease * 8) / 8)
+        case Busy(retry_after, fence):
+            return Busy(round(retry_after * 8) / 8, fence)
+        case Snapshot():
+            holders = [
+                replace(one, since=0.0, remaining=round(one.remaining * 8) / 8)
+                for one in answer.holders
+            ]
+            waiters = [replace(one, since=0.0) for one in answer.waiters]
+            return replace(answer, holders=tuple(holders), waiters=tuple(waiters), now=0.0)
+        case list():
+            return [blurred(one) for one in answer]
+    return answer
+
+
+class Belief(NamedTuple):
+    """What the answers to one claim allow to believe, and until when."""
+
+    name: str
+    slots: int
+    take: int
+    fence: int
+    ends: float
+
+
+class Twins(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.wall, self.ticks = 1e9, 2e9, 0
+        self.folder = tempfile.TemporaryDirectory(prefix="lockfast-twins-")
+        memory = MemoryStore(lambda: self.now, lambda: self.wall)
+        self.memory = Side(memory.blocking(ThreadSignal))
+        self.sqlite = Side(self.sqlite_client(), self.sqlite_client())
+        self.redis = Side(*self.redis_clients(), per_name=True)
+        self.claims: dict[str, Claim] = {}  # by id, as long as it may be there
+        self.sizes = dict(SIZES)
+        self.over: dict[str, int] = {}
+        self.resized: dict[str, int] = {}  # claims whose rows have another size by now
+        self.believed: dict[str, Belief] = {}
+        self.given: set[int] = set()
+
+    def sqlite_client(self) -> SqliteBackend:
+        peers = Peers(Path(self.folder.name, "locks.db.d"))
+        file = File(Path(self.folder.name, "locks.db"), peers, self.tick, lambda: self.wall)
+
+        def close() -> None:
+            file.close()
+            peers.close()
+
+        return SqliteBackend(
+            BlockingTransport(file),
+            PipeEar(peers),
+            peers,
+            lambda: self.now,
+            lambda: self.wall,
+            close,
+        )
+
+    def redis_clients(self) -> list[RedisBackend]:
+        transports = {
+            channel_of(wake_address): DirectTransport(wake_address)
+            for wake_address in ("left", "right")
+        }
+
+        def published(channel: str, message: bytes) -> int:
+            delivered([b"message", channel, message], transports[channel].wakeups)
+            return 1
+
+        def tick() -> int:
+            """Some µs pass between two steps, so that names do not share fences."""
+            self.ticks += 20
+            return round(self.now * 1e6) + self.ticks
+
+        server = MiniRedis(tick, published, lambda channel: 1)
+        for script in scripts.ALL:
+            server.script_load(script.source)
+        for transport in transports.values():
+            transport.server = server
+        return [RedisBackend(transport, "Redis") for transport in transports.values()]
+
+    def tick(self) -> float:
+        """The clock of fences: between two transactions it moves on by some µs."""
+        self.ticks += 1
+        return self.now + self.ticks * 5e-6
+
+    def teardown(self) -> None:
+        for backend in self.sqlite.backends:
+            backend.close()
+        self.folder.cleanup()
+
+    # ---- all of them, and what they said -----------------------------------------------------
+
+    def all(self, client: int, ask: Ask, *names: str, redis: bool = True) -> Any:
+        ours, our_bells = self.memory.ask(client, ask, names)
+        theirs, their_bells = self.sqlite.ask(client, ask, names)
+        assert theirs == ours
+        assert their_bells == our_bells
+        if redis:
+            theirs, their_bells = self.redis.ask(client, ask, names)
+            assert blurred(theirs) == blurred(ours)
+            assert their_bells == our_bells
+        for claim_id, grant in our_bells:
+            if grant is not None:
+                self.granted(claim_id, grant)
+        return ours
+
+    def granted(self, claim_id: str, grant: Granted) -> None:
+        claim = self.claims[claim_id]
+        known = self.believed.get(claim_id)
+        if known is None or known.ends <= self.now:
+            assert grant.fence not in self.given
+            self.given.add(grant.fence)
+        else:
+            assert grant.fence == known.fence
+        ends = self.now + grant.lease
+        slots = self.resized.get(claim_id, claim.slots)
+        self.believed[claim_id] = Belief(claim.name, slots, claim.take, grant.fence, ends)
+
+    def alive(self) -> list[Belief]:
+        return [one for one in self.believed.values() if self.now < one.ends]
+
+    def picked(self, pick: int) -> Claim:
+        """One of those who asked, or, rarely, one who never did."""
+        known = [*self.claims.values(), Claim("lock", "lock#99", "host 99 t", 2.0)]
+        return known[pick % len(known)]
+
+    # ---- the steps ---------------------------------------------------------------------------
+
+    @rule(
+        client=clients,
+        name=names,
+        number=numbers,
+        lease=leases,
+        take=st.sampled_from([1, 1, 2, 3, 4, ALL_SLOTS]),
+        fair=st.sampled_from([True, True, False]),
+        wait=st.sampled_from([True, True, True, False]),
+        other_size=st.sampled_from([False] * 9 + [True]),
+    )
+    def claim(
+        self,
+        client: int,
+        name: str,
+        number: int,
+        lease: float,
+        take: int,
+        fair: bool,
+        wait: bool,
+        other_size: bool,
+    ) -> None:
+        """A claim id is asked with on the same terms again, as the core does, until it ended."""
+        slots = 2 if other_size else self.sizes[name]
+        self.ask_for(client, name, number, lease, slots, take, fair, wait)
+
+    @rule(client=clients, number=numbers, lease=st.sampled_from([0.5, 2.0]))
+    def claim_a_plain_lock(self, client: int, number: int, lease: float) -> None:
+        """The common case, more often than chance would have it."""
+        self.ask_for(client, "lock", number, lease, 1, 1, True, True)
+
+    @rule(
+        client=clients,
+        name=st.sampled_from(sorted(GATES)),
+        number=numbers,
+        lease=leases,
+        take=st.sampled_from([0, 1]),
+        wait=st.sampled_from([True, True, False]),
+        other_size=st.sampled_from([0] * 9 + [1]),
+    )
+    def come_to_a_gate(
+        self,
+        client: int,
+        name: str,
+        number: int,
+        lease: float,
+        take: int,
+        wait: bool,
+        other_size: int,
+    ) -> None:
+        """Count a latch down, or wait for it (taking none); or come to a barrier."""
+        take = 1 if name == "barrier" else take
+        slots = GATES[name] + other_size
+        self.ask_for(client, name, number, lease, slots, take, name == "latch", wait)
+
+    def ask_for(
+        self,
+        client: int,
+        name: str,
+        number: int,
+        lease: float,
+        slots: int,
+        take: int,
+        fair: bool,
+        wait: bool,
+    ) -> None:
+        claim = self.made(name, number, lease, slots, take, fair, wait)
+        # More than there are can never be had: Redis is not even asked.
+        answer = self.all(
+            client,
+            lambda backend, side: backend.claim(claim, BUDGET),
+            claim.name,
+            redis=claim.take <= claim.slots,
+        )
+        self.answered(claim, answer)
+
+    def made(
+        self,
+        name: str,
+        number: int,
+        lease: float,
+        slots: int,
+        take: int,
+        fair: bool,
+        wait: bool,
+    ) -> Claim:
+        claim_id = f"{name}#{number}"
+        if claim_id not in self.claims:
+            claim = Claim(name, claim_id, f"host {number} t", lease, slots, take, fair, wait)
+            self.claims[claim_id] = claim
+            self.resized.pop(claim_id, None)
+            self.memory.watch(claim)
+            self.sqlite.watch(claim)
+            self.redis.watch(claim)
+        return self.claims[claim_id]
+
+    def answered(self, claim: Claim, answer: Granted | Busy | Differs) -> None:
+        if isinstance(answer, Granted):
+            self.granted(claim.id, answer)
+            if claim.take and "latch" in claim.name:
+                self.latch_went_on(claim, answer)
+        elif isinstance(answer, Differs) or not claim.wait:
+            del self.claims[claim.id]
+
+    def latch_went_on(self, claim: Claim, answer: Granted) -> None:
+        """Whoever counts down makes all that was counted last as long."""
+        for claim_id, one in self.believed.items():
+            if one.name == claim.name and one.take and self.now < one.ends:
+                self.believed[claim_id] = one._replace(ends=self.now + answer.lease)
+
+    @rule(
+        client=clients,
+        several=st.lists(st.tuples(names, numbers), min_size=1, max_size=4, unique=True),
+        lease=leases,
+        wait=st.booleans(),
+    )
+    def claim_batch(
+        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+    ) -> None:
+        claims = [
+            self.made(name, number, lease, self.sizes[name], 1, True, wait)
+            for name, number in several
+        ]
+        if any(claim.take > claim.slots for claim in claims):
+            return  # never asked for together
+        answers = self.all(
+            client,
+            lambda backend, side: backend.claim_batch(claims, BUDGET),
+            *[claim.name for claim in claims],
+        )
+        assert all(isinstance(answer, Granted) for answer in answers[:-1])
+        for claim, answer in zip(claims, answers, strict=False):
+            self.answered(claim, answer)
+
+    @rule(
+        client=clients,
+        several=st.lists(st.tuples(all_names, numbers), min_size=2, max_size=6, unique=True),
+        lease=leases,
+        wait=st.booleans(),
+    )
+    def claim_each_for_itself(
+        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+    ) -> None:
+        """On Redis in one call, as tasks that ask at the same time do."""
+        sizes = self.sizes | GATES
+        claims = [
+            self.made(name, number, lease, sizes[name], 1, name != "barrier", wait)
+            for name, number in several
+        ]
+        claims = [claim for claim in claims if claim.take <= claim.slots]
+        names = [claim.name for claim in claims]
+        for claim, answer in zip(claims, self.all(client, _each(claims), *names), strict=True):
+            self.answered(claim, answer)
+
+    @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
+    def release_batch(self, client: int, which: set[int]) -> None:
+        claims = list({claim.id: claim for claim in map(self.picked, sorted(which))}.values())
+        released = self.all(
+            client,
+            lambda backend, side: backend.release_batch(claims, BUDGET),
+            *[claim.name for claim in claims],
+        )
+        for claim, done in zip(claims, released, strict=True):
+            if done:
+                del self.believed[claim.id]
+                del self.claims[claim.id]
+
+    @rule(client=clients, pick=picks, take=st.sampled_from([1, 1, 2]))
+    def shrink(self, client: int, pick: int, take: int) -> None:
+        claim = self.picked(pick)._replace(take=take)
+        if claim.slots >= LATCH:
+            return
+        answer = self.all(client, lambda backend, side: backend.shrink(claim, BUDGET), claim.name)
+        if isinstance(answer, Granted):
+            known = self.believed[claim.id]
+            assert answer.fence == known.fence
+            take = min(known.take, take)
+            self.believed[claim.id] = known._replace(take=take)
+            self.claims[claim.id] = claim._replace(take=take)
+
+    @rule(
+        client=clients,
+        name=all_names,
+        expected=st.sampled_from([0, 0, 0, 1]),
+        slots=st.integers(1, 5),
+    )
+    def resize(self, client: int, name: str, expected: int, slots: int) -> None:
+        expected += (self.sizes | GATES)[name] if name == "semaphore" or expected else 1
+        had = self.all(client, lambda backend, side: backend.resize(name, expected, slots, BUDGET))
+        if had == expected:
+            for claim_id, one in self.believed.items():
+                if one.name == name:
+                    self.believed[claim_id] = one._replace(slots=slots)
+            for claim in self.claims.values():
+                if claim.name == name:
+                    self.resized[claim.id] = slots
+        if name == "semaphore" and had == expected:
+            self.sizes[name] = slots
+        self.over[name] = sum(one.take for one in self.alive() if one.name == name)
+
+    @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
+    def renew(self, client: int, which: set[int]) -> None:
+        """Holds before places, as the keeper sends them."""
+        picked = {claim.id: claim for claim in map(self.picked, sorted(which))}
+        alive = {claim_id: one for claim_id, one in self.believed.items() if self.now < one.ends}
+        claims = sorted(picked.values(), key=lambda claim: claim.id not in alive)
+        believed = [alive.get(claim.id) for claim in claims]
+
+        def renew(backend: Backend, side: Side) -> Coroutine[Any, Any, Any]:
+            fences = [side.fence(known.fence) if known else 0 for known in believed]
+            return backend.renew(claims, fences, BUDGET)
+
+        answers = self.all(client, renew, *[claim.name for claim in claims])
+        for claim, answer in zip(claims, answers, strict=True):
+            if isinstance(answer, Granted):
+                self.granted(claim.id, answer)
+
+    @rule(client=clients, rounds=st.integers(1, 3))
+    def the_keepers_go_on_for_a_while(self, client: int, rounds: int) -> None:
+        """So holds and places outlive what they were first given."""
+        for _ in range(rounds):
+            self.pass_time(1.5)
+            self.renew(client, set(range(len(self.claims))) or {0})
+
+    @rule(client=clients, pick=picks)
+    def release(self, client: int, pick: int) -> None:
+        claim = self.picked(pick)
+        known = self.believed.get(claim.id)
+        released = self.all(
+            client, lambda backend, side: backend.release(claim, BUDGET), claim.name
+        )
+        assert released == (known is not None and known.ends > self.now)
+        if released:
+            del self.believed[claim.id]
+            del self.claims[claim.id]
+
+    @rule(client=clients, pick=picks)
+    def leave(self, client: int, pick: int) -> None:
+        claim = self.picked(pick)
+        self.all(client, lambda backend, side: backend.leave(claim, BUDGET), claim.name)
+        self.believed.pop(claim.id, None)
+        self.claims.pop(claim.id, None)
+
+    @rule(client=clients, pick=picks, attached=st.booleans())
+    def transfer(self, client: int, pick: int, attached: bool) -> None:
+        claim = self.picked(pick)
+        answer = self.all(
+            client, lambda backend, side: backend.transfer(claim, attached, BUDGET), claim.name
+        )
+        if isinstance(answer, Granted):
+            self.granted(claim.id, answer)
+
+    @rule(client=clients, name=all_names, pick=st.integers(0, 3), off=st.sampled_from([0, 0, 1]))
+    def break_hold(self, client: int, name: str, pick: int, off: int) -> None:
+        holders = self.look(client, name).holders
+        if not holders:
+            return
+        order = holders[pick % len(holders)].fence
+        victims = [one for one, belief in self.believed.items() if belief.fence == order]
+        next_is_held = any(
+            {side.fence(order) + off} & {side.fence(one.fence) for one in holders}
+            for side in (self.memory, self.sqlite, self.redis)
+            if off
+        )
+        if next_is_held:
+            return  # then "one more" is another's fence, in one of the stores
+        broken = self.all(
+            client, lambda backend, side: backend.break_hold(name, side.fence(order) + off, BUDGET)
+        )
+        assert broken == (off == 0)
+        for claim_id in victims if broken else []:
+            del self.believed[claim_id]
+
+    @rule(client=clients, prefix=st.sampled_from(["", "l", "read-", "zz"]))
+    def list_names(self, client: int, prefix: str) -> None:
+        self.all(client, lambda backend, side: _as_list(backend.names(prefix, BUDGET)), *SHOWN)
+
+    @rule(seconds=st.sampled_from([0.0, 0.125, 0.5, 1.5, 3.0, 6.0, 30.0, 100.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+
+    @rule(seconds=st.sampled_from([-60.0, -0.5, 60.0]))
+    def step_the_wall_clock(self, seconds: float) -> None:
+        self.wall += seconds
+
+    def look(self, client: int, name: str) -> Snapshot:
+        seen = self.all(client, lambda backend, side: backend.inspect(name, BUDGET), name)
+        assert isinstance(seen, Snapshot)
+        return seen
+
+    # ---- what is promised --------------------------------------------------------------------
+
+    @invariant()
+    def the_takes_of_those_who_may_believe_never_exceed_the_slots(self) -> None:
+        for name in SIZES:
+            live = [one for one in self.alive() if one.name == name]
+            assert len({one.slots for one in live}) <= 1
+            most = self.over.get(name, 0)  # were held when it was made smaller
+            assert all(sum(one.take for one in live) <= max(one.slots, most) for one in live)
+
+    @invariant()
+    def a_latch_counts_no_more_than_it_has(self) -> None:
+        live = [one for one in self.alive() if one.name == "latch"]
+        assert all(sum(one.take for one in live) <= one.slots - LATCH for one in live)
+
+    @rule(client=clients, name=all_names)
+    def the_stores_know_exactly_those_who_may_believe(self, client: int, name: str) -> None:
+        """Not after every step: looking buries the dead, and the verbs must do without that."""
+        known = {one.fence for one in self.alive() if one.name == name}
+        assert {holder.fence for holder in self.look(client, name).holders} == known
+
+
+def _each(claims: Sequence[Claim]) -> Ask:
+    async def ask(backend: Backend, side: Side) -> Any:
+        if not isinstance(backend, RedisBackend):
+            return [await backend.claim(claim, BUDGET) for claim in claims]
+        lot = Lot(scripts.CLAIM)
+        for claim in claims:
+            lot.keys.append(keys_of(claim.name)[2])
+            lot.words.append(claim_words(claim, backend.wake_address_of(claim.name)))
+        reply = backend._transport.send(lot.command(), BUDGET)
+        replies = [reply] if len(claims) == 1 else reply
+        return [claimed(one, claim.lease) for one, claim in zip(replies, claims, strict=True)]
+
+    return ask
+
+
+async def _as_list(names: Coroutine[Any, Any, Any]) -> list[str]:
+    return list(await names)
+
+
+TestTwins = Twins.TestCase
+TestTwins.pytestmark = [pytest.mark.timeout(600)]  # a failure takes its time to be made small
+TestTwins.settings = settings(
+    max_examples=200,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_holders_are_shown_in_the_order_they_were_granted(store: str, tmp_path: Path) -> None:
+    opened = SqliteStore(tmp_path / "locks.db") if store == "sqlite" else open_memory("memory://")
+    backend = opened.blocking(ThreadSignal)
+    for number in (3, 1, 2):
+        run(backend.claim(Claim("n", f"id-{number}", f"host {number} t", 30.0, 5), BUDGET))
+    shown = run(backend.inspect("n", BUDGET)).holders
+    backend.close()
+    assert [holder.who.pid for holder in shown] == [3, 1, 2]

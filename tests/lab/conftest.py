@@ -1,0 +1,45 @@
+"""A server, a bad network before it, and clients that connect through it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from fault_endpoints import PATIENCE, Server
+
+from lab.fault_proxy_control import FaultProxy
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def network(server: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(server.listener.getsockname()) as network:
+        yield network
+
+
+@pytest.fixture
+def connect(network: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
+    ends: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        end = socket.create_connection((network.host, network.port), timeout=PATIENCE)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ends.append(end)
+        return end
+
+    yield connect
+    for end in ends:
+        end.close()
+
+
+@pytest.fixture
+def pair(server, connect):
+    """A client's end and the server's end of one connection through the network."""
+    return connect(), server.accept()

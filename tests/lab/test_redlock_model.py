@@ -1,0 +1,115 @@
+"""The quorum in the simulator, its fence rule explored, and mistakes that must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from lab.simulation.lua_bugs import planted
+from lab.simulation.quorum_model import Model
+from lab.simulation.quorum_run import run_quorum_seed
+from lockfast.stores.redlock import votes, voting
+
+SEEDS = range(1, 13)
+
+
+def test_a_quorum_keeps_its_promises_while_nodes_hang_and_forget():
+    reports = [run_quorum_seed(seed) for seed in SEEDS]
+    assert [report.violations for report in reports if report.violations] == []
+    assert sum(report.acquired for report in reports) > 300
+    assert sum(report.forgot for report in reports) > 10
+    assert sum(report.lost for report in reports) > 3
+
+
+def test_a_seed_replays_exactly():
+    assert run_quorum_seed(3) == run_quorum_seed(3)
+
+
+def test_every_order_of_two_claims_on_three_nodes_keeps_fences_apart_and_growing():
+    found = Model().explore()
+    assert found.violation == ""
+    assert found.states > 50_000 and found.grants > 1000
+
+
+def test_the_naive_fence_is_caught():
+    """The greatest of the votes, not written back."""
+    assert "was given twice" in Model(naive=True).explore().violation
+    assert Model(naive=True, readers=True).explore().violation
+
+
+def test_a_node_that_forgot_and_votes_at_once_is_caught():
+    assert Model(marks=False, forgets=1).explore().violation
+
+
+def test_a_fence_that_is_settled_below_a_higher_one_is_caught():
+    """Readers hold it together, and two of them had the same."""
+    with planted(("      if fence > last then\n", "      if true then\n")).plant():
+        assert "was given twice" in Model(readers=True).explore().violation
+
+
+# ---- planted mistakes ---------------------------------------------------------------------------
+
+
+@contextmanager
+def naive_fence() -> Iterator[None]:
+    honest = votes.Tally.fence
+
+    def fence(self: votes.Tally, number: int) -> tuple[int, bool]:
+        return max(vote.fence for vote in self.grants(number).values()), True
+
+    votes.Tally.fence = fence  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        votes.Tally.fence = honest  # type: ignore[method-assign]
+
+
+@contextmanager
+def half_is_enough() -> Iterator[None]:
+    honest = votes.majority_of
+    votes.majority_of = lambda size: size // 2
+    try:
+        yield
+    finally:
+        votes.majority_of = honest
+
+
+@contextmanager
+def nothing_is_taken_back() -> Iterator[None]:
+    honest = voting.undoing
+    voting.undoing = lambda claims, number, stay: honest(claims, 0, stay=stay)
+    try:
+        yield
+    finally:
+        voting.undoing = honest
+
+
+MISTAKES: dict[str, Callable[[], Any]] = {
+    "the naive fence": naive_fence,
+    "half is enough": half_is_enough,
+    "nothing is taken back": nothing_is_taken_back,
+    "a node without a mark votes": planted(
+        (
+            "if not from then\n",
+            "if not from then\n  from, longest = '0', '60000000'\nend\nif false then\n",
+        )
+    ).plant,
+    "a node that is late votes at once": planted(
+        ("if tonumber(from) > now then", "if false then")
+    ).plant,
+    "a late undo takes back what a later asking was given": planted(
+        ("if asked and tonumber(asked) <= tonumber(ARGV[1]) then", "if hold then")
+    ).plant,
+    "readers are let in beside a writer": planted(
+        ("if mine.take <= slots - book.taken and not must_wait", "if not must_wait")
+    ).plant,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake):
+    with MISTAKES[mistake]():
+        assert any(run_quorum_seed(seed).violations for seed in range(1, 400))

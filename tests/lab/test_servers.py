@@ -1,0 +1,75 @@
+"""What installs the real servers, and what is said where it may not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+import run_all
+from lab.servers.programs import program
+
+ENSURE = Path(__file__).parent / "servers" / "ensure"
+
+
+def ensure(needed: str, tmp_path: Path, user: str) -> subprocess.CompletedProcess[str]:
+    """Run it on a list of our own, as if we were that user, with an apt-get that only notes."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, does in (("id", f"echo {user}"), ("apt-get", f'echo "$@" >>{tmp_path}/asked')):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "needed").write_text(needed)
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", str(ENSURE), str(tmp_path / "needed")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_what_is_there_is_not_installed_again(tmp_path):
+    done = ensure("# program package\nsh dash\n", tmp_path, user="0")
+    assert done.returncode == 0 and done.stderr == ""
+    assert not (tmp_path / "asked").exists()
+
+
+def test_without_root_it_says_what_is_missing_and_goes_on(tmp_path):
+    done = ensure("sh dash\nno-such-server some-package\n", tmp_path, user="1000")
+    assert done.returncode == 0 and "missing some-package" in done.stderr
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_jar_is_looked_for_where_java_keeps_them(tmp_path):
+    needed = "no-such.jar some-package\n"
+    there = next(iter(sorted(Path("/usr/share/java").glob("*.jar"))), None)
+    if there is not None:
+        needed += f"{there.name} present\n"
+        assert program(there.name) == str(there)
+    done = ensure(needed, tmp_path, user="1000")
+    assert "missing some-package:" in done.stderr and program("no-such.jar") is None
+
+
+@pytest.mark.skipif(not glob("/usr/lib/postgresql/*/bin/postgres"), reason="not Debian's")
+def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = program("postgres")
+    assert found is not None and found.startswith("/usr/lib/postgresql/")
+    assert "postgres" not in run_all.missing_servers()
+    done = ensure("postgres postgresql\n", tmp_path, user="0")
+    assert done.returncode == 0 and not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
+def test_a_missing_server_is_said_loudly_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(run_all, "STAGES", [])
+    monkeypatch.setattr(run_all, "missing_servers", lambda: ["some-server"])
+    monkeypatch.setattr(run_all, "ROOT", Path("/nonexistent"))
+    assert run_all.main() == failed
+    assert "NOT TESTED: no some-server" in capsys.readouterr().out

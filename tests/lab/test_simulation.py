@@ -1,0 +1,122 @@
+"""The simulator: the core survives trouble, the witness sees planted bugs, a seed replays exactly.
+
+``make test`` runs thousands of seeds besides; here a few run under coverage.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from lab.simulate import main
+from lab.simulation import scenario
+from lab.simulation.bugs import BUGS
+from lab.simulation.lua_bugs import LUA_BUGS
+from lab.simulation.processes import KINDS, cast_of
+from lab.simulation.redis import RedisServer
+from lab.simulation.replica_bugs import REPLICA_BUGS
+from lab.simulation.replicas import Forgetful, Replicated
+from lab.simulation.scenario import run_seed
+
+
+def test_the_core_keeps_its_promises_under_trouble():
+    for seed in range(1, 121):
+        assert run_seed(seed).violations == [], f"seed {seed}"
+
+
+def test_trouble_really_happens():
+    reports = [run_seed(seed) for seed in range(1, 41)]
+    assert sum(report.acquired for report in reports) > 1000
+    assert sum(report.handovers for report in reports) > 500
+    assert sum(report.lost for report in reports) > 20
+    assert sum(report.renewed for report in reports) > 100
+    assert sum(report.timed_out for report in reports) > 20
+
+
+def test_every_kind_of_name_is_used_and_does_what_it_is_for():
+    kinds = Counter(kind for seed in range(1, 121) for kind in cast_of(seed))
+    assert kinds.keys() == KINDS.keys()
+    assert kinds["lock"] > 40  # plain locks stay well covered
+    happened = sum((run_seed(seed).counts for seed in range(1, 121)), Counter())
+    for what in ("downgraded", "resized", "several", "elected", "counted", "let through"):
+        assert happened[what] > 20, what
+    assert happened["gathered"] > 200
+
+
+def test_a_seed_replays_exactly():
+    assert run_seed(7) == run_seed(7)
+    assert run_seed(7) != run_seed(8)
+
+
+def test_the_lua_of_redis_keeps_them_too():
+    for seed in range(1, 81):
+        assert run_seed(seed, RedisServer).violations == [], f"seed {seed}"
+    assert run_seed(7, RedisServer) == run_seed(7, RedisServer)
+    assert main(["--store", "redis", "--seeds", "2"]) == 0
+
+
+def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
+    happened: Counter[str] = Counter()
+    for seed in [seed for seed in range(1, 41) if Replicated.has(cast_of(seed))]:
+        report = run_seed(seed, Replicated)
+        assert report.violations == [], f"seed {seed}"
+        happened += report.counts
+    assert happened["failed over"] > 60 and happened["not replicated"] > 60
+    assert main(["--store", "replicas", "--seeds", "2"]) == 0
+
+
+def test_fences_grow_through_a_failover_that_forgets():
+    lost = 0
+    for seed in [seed for seed in range(1, 41) if Forgetful.has(cast_of(seed))]:
+        report = run_seed(seed, Forgetful)
+        assert report.violations == [], f"seed {seed}"
+        lost += report.lost
+    assert lost > 20
+    assert main(["--store", "forgetful", "--seeds", "2"]) == 0
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS, *REPLICA_BUGS])
+def test_a_planted_bug_is_found(bug):
+    """In a process of its own, which is not measured: some need a thousand seeds."""
+    command = [sys.executable, "-m", "lab.simulate", "--bug", bug, "--seeds", "5000"]
+    environment = {key: value for key, value in os.environ.items() if "COVERAGE" not in key}
+    hunt = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert hunt.returncode == 0 and "found by seed" in hunt.stdout, hunt.stdout + hunt.stderr
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *LUA_BUGS, *REPLICA_BUGS])
+def test_a_planted_bug_is_gone_when_the_hunt_is_over(bug, capsys):
+    main(["--bug", bug, "--seeds", "1"])  # whether one seed finds it is not the question here
+    store = "memory" if bug in BUGS else "redis" if bug in LUA_BUGS else "replicas"
+    assert main(["--store", store, "--seeds", "1"]) == 0, capsys.readouterr().out
+
+
+def test_a_planted_bug_is_found_here_too(capsys):
+    assert main(["--bug", "one_more_than_there_are", "--seeds", "50"]) == 0
+    assert main(["--bug", "lua_one_more_than_there_are", "--seeds", "50"]) == 0
+    assert capsys.readouterr().out.count("found by seed") == 2
+
+
+def test_a_witness_that_sees_nothing_is_noticed(monkeypatch, capsys):
+    monkeypatch.setattr(scenario.Witness, "accuse", lambda self, promise, what: None)
+    assert main(["--bug", "one_more_than_there_are", "--seeds", "3"]) == 1
+    assert "NOT found" in capsys.readouterr().out
+
+
+def test_failing_seeds_are_shown_so_that_they_can_be_replayed(capsys):
+    with BUGS["one_more_than_there_are"].plant():
+        assert main(["--seeds", "2", "--first", "5"]) == 1
+    shown = capsys.readouterr().out
+    assert "seed 5:" in shown and "P1 at" in shown and "2 failed" in shown
+
+
+def test_a_worker_that_ends_in_an_unexpected_error_is_a_finding(monkeypatch):
+    async def broken(self, *said):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr("lockfast.core.locks.Core.attempt", broken)
+    assert any("KeyError" in what for what in run_seed(1).violations)

@@ -1,0 +1,122 @@
+"""A Redis that says what it is told to say, and who is connected to a real one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import hiredis
+
+from both_apis import APIS, PATIENCE, Agent, Tasks, Threads, took, until
+
+__all__ = [
+    "APIS", "PATIENCE", "Agent", "FakeSentinel", "FakeServer", "Tasks", "Threads", "connections",
+    "took", "until",
+]  # fmt: skip
+
+
+def connections(server: Any) -> list[dict[str, str]]:
+    """Who is connected by TCP; the tests themselves use the unix socket."""
+    return [client for client in server.call("CLIENT LIST") if client["addr"].startswith("127.")]
+
+
+class FakeServer:
+    """Speaks just enough of Redis to be connected to, and answers each script with what it is told.
+
+    ``answers`` are bytes as they go over the wire, one for each command after the handshake; when
+    there is but one left, it is given again and again. None: close the connection. A function: it
+    is called with the socket.
+    """
+
+    HELLO = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.commands: list[list[bytes]] = []
+        self.closed = 0
+        self.accepted = 0
+        self._ends: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                end, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            self._ends.append(end)
+            threading.Thread(target=self._serve, args=(end,), daemon=True).start()
+
+    def _serve(self, end: socket.socket) -> None:
+        reader = hiredis.Reader()
+        try:
+            while data := end.recv(1 << 16):
+                reader.feed(data)
+                while command := reader.gets():
+                    if not self._answer(end, command):
+                        return
+        except OSError:
+            pass  # the client has gone
+        finally:
+            self.closed += 1
+            end.close()
+
+    def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
+        known = {
+            b"HELLO": self.HELLO,
+            b"INFO": b"$0\r\n\r\n",
+            b"SUBSCRIBE": b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n",
+            b"PING": b"+PONG\r\n",
+        }
+        answer: Any = known.get(command[0])
+        if answer is None:
+            self.commands.append(command)
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer(end)
+        elif answer is not None:
+            end.sendall(answer)
+        return answer is not None
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in self._ends:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # gone already
+
+
+class FakeSentinel(FakeServer):
+    """A sentinel that tells of whatever ``place`` it is given, as of ``epoch``."""
+
+    def __init__(self, waiter: int, *, epoch: int = 1, others: tuple[int, ...] = ()) -> None:
+        super().__init__(b"")
+        self.waiter, self.epoch, self.others = waiter, epoch, others
+        self.gone = False  # then it closes whatever connection is made
+
+    def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
+        if self.gone:
+            return False
+        if command[0] != b"SENTINEL":
+            return super()._answer(end, command)
+        self.commands.append(command)
+        if command[1] == b"GET-MASTER-ADDR-BY-NAME":
+            end.sendall(_array("127.0.0.1", str(self.waiter)))
+        elif command[1] == b"MASTER":
+            end.sendall(_array("config-epoch", str(self.epoch), "num-slaves", "2"))
+        else:
+            known = [_array("ip", "127.0.0.1", "port", str(port)) for port in self.others]
+            end.sendall(b"*%d\r\n" % len(known) + b"".join(known))
+        return True
+
+
+def _array(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in words
+    )

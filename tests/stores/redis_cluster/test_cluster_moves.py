@@ -1,0 +1,228 @@
+"""Slots move while names in them are held and waited for: MOVED, ASK and TRYAGAIN."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cluster_clients import elsewhere, errors, slot, stopped_scripts
+
+from both_apis import PATIENCE, Agent, took, until
+from lockfast import BackendError
+
+Make = Callable[..., Agent]
+# Well below the refresh of places, which finds after 1.5 s what no bell told.
+BY_BELL = 0.7
+
+
+@pytest.fixture
+def cluster(redis_cluster: Any) -> Iterator[Any]:
+    """That of all tests; a move that a test did not end is ended."""
+    moving: list[tuple[int, Any, Any]] = []
+    redis_cluster.moving = moving
+    yield redis_cluster
+    for number, source, to in moving:
+        redis_cluster.end_to_move(number, source, to)
+
+
+@pytest.fixture(scope="module")
+def lonely(new_redis_cluster: Callable[..., Any]) -> Any:
+    """A cluster of one node, whose slots tests take away and give back."""
+    return new_redis_cluster(1, 0)
+
+
+def begin_to_move(cluster: Any, name: str) -> tuple[int, Any, Any]:
+    source = cluster.owner(slot(name))
+    move = slot(name), source, elsewhere(cluster, source)
+    cluster.begin_to_move(move[0], move[2])
+    cluster.moving.append(move)
+    return move
+
+
+def end_to_move(cluster: Any, move: tuple[int, Any, Any]) -> None:
+    cluster.end_to_move(*move)
+    cluster.moving.remove(move)
+
+
+def move(cluster: Any, name: str) -> None:
+    end_to_move(cluster, begin_to_move(cluster, name))
+
+
+def test_a_hold_is_renewed_while_its_slot_is_on_its_way_and_released_where_it_went(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url, lease=1.5)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    moving = begin_to_move(cluster, name)
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    cluster.move_keys(*moving)  # from now on the old node says ASK
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    assert errors(cluster, "ASK") >= 2
+    end_to_move(cluster, moving)
+    before = mine.client.statistics().renewals
+    until(lambda: mine.client.statistics().renewals >= before + 2)
+    assert hold.is_held
+    (holder,) = mine.do(lambda client: client.inspect(name)).holders
+    assert holder.fence == hold.fence
+    mine.do(lambda client: hold.release())
+    assert mine.do(lambda client: client.inspect(name)).holders == ()
+
+
+def test_a_name_that_moved_is_found_with_one_redirection(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url)
+    for _ in range(2):
+        hold = mine.do(lambda client: client.lock(name).acquire())
+        mine.do(lambda client: hold.release())  # noqa: B023
+    move(cluster, name)
+    before = errors(cluster, "MOVED")
+    for _ in range(10):
+        hold = mine.do(lambda client: client.lock(name).acquire(timeout=1))
+        mine.do(lambda client: hold.release())  # noqa: B023
+    # Twice if the first was asked the short way, which gives up on anything but an answer.
+    assert 1 <= errors(cluster, "MOVED") - before <= 2
+
+
+@pytest.mark.parametrize("when", ["all at once", "released on its way"])
+def test_those_who_wait_are_served_in_their_order_after_a_move(
+    agent: Make, cluster: Any, name: str, when: str
+) -> None:
+    holder, others = agent(cluster.url, lease=9), [agent(cluster.url, lease=9) for _ in range(3)]
+    hold = holder.do(lambda client: client.lock(name).acquire())
+    waits: list[Any] = []
+    for number, other in enumerate(others):
+        waits.append(other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE)))
+        until(lambda: len(holder.do(lambda c: c.inspect(name)).waiters) == number + 1)  # noqa: B023
+    moving = begin_to_move(cluster, name)
+    if when == "released on its way":
+        cluster.move_keys(*moving)
+        releases = holder.later(lambda client: hold.release())
+        time.sleep(0.1)
+        end_to_move(cluster, moving)
+        releases.result(PATIENCE)
+    else:
+        end_to_move(cluster, moving)
+        time.sleep(0.2)  # they listen at the new node
+        holder.do(lambda client: hold.release())
+    served = []
+    with took() as time_of:
+        while len(served) < len(waits):
+            number = until(
+                lambda: [n for n, w in enumerate(waits) if w.done() and n not in served]
+            )[0]
+            got = waits[number].result()
+            assert got.fence > hold.fence
+            served.append(number)
+            others[number].do(lambda client: got.release())  # noqa: B023
+    assert served == [0, 1, 2]
+    if when == "all at once":
+        assert time_of.seconds < BY_BELL
+
+
+def test_a_claim_for_a_slot_that_is_on_its_way_is_granted_when_it_has_arrived(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine = agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    mine.do(lambda client: hold.release())
+    moving = begin_to_move(cluster, name)
+    threading.Timer(0.4, end_to_move, (cluster, moving)).start()
+    with took() as time_of:
+        later = mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert later.fence > hold.fence
+    assert 0.2 < time_of.seconds < 3.0
+    assert errors(cluster, "TRYAGAIN") >= 1
+    mine.do(lambda client: later.release())
+
+
+@pytest.mark.parametrize("keys", ["some", "none"])
+def test_a_move_that_does_not_end_is_told_within_the_budget_without_a_storm(
+    agent: Make, cluster: Any, name: str, keys: str
+) -> None:
+    """Of a name without keys the old node says that the new one has it, and that one TRYAGAIN."""
+    mine = agent(cluster.url, lease=3)
+    if keys == "some":
+        hold = mine.do(lambda client: client.lock(name).acquire())
+        mine.do(lambda client: hold.release())
+    begin_to_move(cluster, name)
+    before = errors(cluster, "TRYAGAIN")
+    with took() as time_of, pytest.raises(BackendError, match=r"TRYAGAIN|ASK") as caught:
+        mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert caught.value.transient
+    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    assert 3 <= errors(cluster, "TRYAGAIN") - before < 60, "a storm"
+
+
+def test_who_asks_while_the_cluster_is_down_is_told_so_and_asks_with_pauses(
+    agent: Make, lonely: Any, name: str
+) -> None:
+    (node,) = lonely.nodes
+    mine = agent(lonely.url, lease=3)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    mine.do(lambda client: hold.release())
+    before = errors(lonely, "CLUSTERDOWN")
+    node.call("CLUSTER", "DELSLOTS", slot(name))
+    with took() as time_of, pytest.raises(BackendError, match=r"CLUSTERDOWN|no node") as caught:
+        mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    assert caught.value.transient
+    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    assert errors(lonely, "CLUSTERDOWN") - before < 60, "a storm"
+    waits = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    threading.Timer(0.1, node.call, ("CLUSTER", "ADDSLOTS", slot(name))).start()
+    again = waits.result(PATIENCE)
+    assert again.fence > hold.fence
+    mine.do(lambda client: again.release())
+
+
+def test_the_last_who_waits_is_served_while_the_slot_is_on_its_way(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    """All keys are still at the old node, and the release empties the queue: from then on that key
+    is said to be elsewhere, in the middle of the script."""
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving = begin_to_move(cluster, name)
+    mine.do(lambda client: hold.release())  # it raises if that is unknown
+    later = waits.result(PATIENCE)
+    assert later.fence > hold.fence
+    end_to_move(cluster, moving)
+    other.do(lambda client: later.release())
+
+
+def test_the_last_reader_is_served_while_the_slot_is_on_its_way(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    """There is room for more after it, and the queue, which is empty now, is looked at again."""
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.rwlock(name).write().acquire())
+    waits = other.later(lambda client: client.rwlock(name).read().acquire(timeout=PATIENCE))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving = begin_to_move(cluster, name)
+    mine.do(lambda client: hold.release())  # it raises if that is unknown
+    later = waits.result(PATIENCE)
+    assert later.fence > hold.fence
+    end_to_move(cluster, moving)
+    other.do(lambda client: later.release())
+
+
+def test_who_gives_up_while_the_slot_is_on_its_way_leaves_no_place(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    mine, other = agent(cluster.url), agent(cluster.url)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).try_acquire(timeout=0.5))
+    until(lambda: mine.do(lambda client: client.inspect(name)).waiters)
+    moving, before = begin_to_move(cluster, name), stopped_scripts(cluster)
+    assert waits.result(PATIENCE) is None
+    assert stopped_scripts(cluster) == before
+    end_to_move(cluster, moving)
+    assert mine.do(lambda client: client.inspect(name)).waiters == ()
+    mine.do(lambda client: hold.release())

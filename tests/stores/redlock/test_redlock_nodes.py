@@ -1,0 +1,237 @@
+"""What a quorum of real servers survives: nodes that are away, hang, or come back empty; and what
+it leaves behind at each of them: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lockfast
+from lockfast import QuorumError, aio
+from lockfast.stores.redis.commands import key_of
+from lockfast.stores.redlock.commands import MARK
+
+NewRedlock = Callable[..., Any]
+PATIENCE = 10.0
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "lockfast")
+
+
+@pytest.fixture
+def nodes(new_redlock: NewRedlock) -> Iterator[Any]:
+    return new_redlock(3)
+
+
+def rows(node: Any, name: str) -> list[bytes]:
+    """Who holds it there, or waits."""
+    key = key_of(f"default:{name}")
+    with node.client() as client:
+        found = [*client.hgetall(key), *client.hgetall(f"{key}:w")]
+    return [claim for claim in found if not claim.startswith(b".")]
+
+
+def until(what: Callable[[], Any]) -> Any:
+    ends = time.monotonic() + PATIENCE
+    while not (value := what()):
+        assert time.monotonic() < ends, "it never came to that"
+        time.sleep(0.01)
+    return value
+
+
+def test_a_hold_stands_at_every_node_under_one_fence_and_is_gone_everywhere_after(nodes):
+    with lockfast.connect(nodes.url) as client:
+        with client.lock("a") as hold:
+            until(lambda: all(len(rows(node, "a")) == 1 for node in nodes.nodes))
+            fences = []
+            for node in nodes.nodes:
+                with node.client() as plain:
+                    held = plain.hgetall(key_of("default:a"))
+                fences += [int(said.split()[0]) for key, said in held.items() if key != b".f"]
+            assert fences.count(hold.fence) >= 2
+        until(lambda: not any(rows(node, "a") for node in nodes.nodes))
+
+
+def test_with_one_node_of_three_down_locks_are_had_and_nothing_is_left(nodes):
+    """redlock-py raises then, and leaves its keys behind."""
+    with lockfast.connect(nodes.url) as client:
+        with client.lock("a"):
+            pass
+        nodes[1].kill()
+        fences = []
+        for _ in range(20):
+            with client.lock("a", timeout=5) as hold:
+                fences.append(hold.fence)
+        assert fences == sorted(set(fences))
+        assert not rows(nodes[0], "a") and not rows(nodes[2], "a")
+
+
+def test_a_node_that_was_away_during_a_release_is_told_when_it_is_back(nodes):
+    """pottery returns when a majority has answered, and forgets the others."""
+    with lockfast.connect(nodes.url) as client:
+        hold = client.lock("a").acquire()
+        until(lambda: rows(nodes[2], "a"))
+        nodes[2].pause()
+        hold.release()
+        time.sleep(0.7)  # it hangs: its connection is closed
+        with client.lock("b"):
+            pass
+        nodes[2].resume()
+
+        def told() -> bool:
+            with client.lock("b"):
+                return not rows(nodes[2], "a")
+
+        until(told)
+
+
+@pytest.mark.parametrize("api", ["blocking", "asyncio"])
+def test_a_node_that_hangs_does_not_slow_down_a_majority(nodes, api):
+    took: list[float] = []
+
+    def blocking() -> None:
+        with lockfast.connect(nodes.url) as client:
+            with client.lock("a"):
+                pass
+            nodes[0].pause()
+            for _ in range(40):
+                began = time.perf_counter()
+                with client.lock("a", timeout=5):
+                    pass
+                took.append(time.perf_counter() - began)
+                time.sleep(0.02)
+
+    async def tasks() -> None:
+        client = aio.connect(nodes.url)
+        async with client.lock("a"):
+            pass
+        nodes[0].pause()
+        for _ in range(40):
+            began = time.perf_counter()
+            async with client.lock("a", timeout=5):
+                pass
+            took.append(time.perf_counter() - began)
+            await asyncio.sleep(0.02)
+        await client.close()
+
+    try:
+        blocking() if api == "blocking" else asyncio.run(tasks())
+    finally:
+        nodes[0].resume()
+    assert sorted(took)[len(took) // 2] < 0.1 and max(took) < 0.5, took
+
+
+def test_without_a_majority_an_error_names_the_nodes_and_why(nodes):
+    with lockfast.connect(nodes.url, lease=1) as client:
+        with client.lock("a"):
+            pass
+        for number in (0, 1):
+            nodes[number].kill()
+        with pytest.raises(QuorumError) as caught:
+            client.lock("a", timeout=0).acquire()
+        said = str(caught.value)
+        assert "1 of 3 nodes answered, and 2 are needed" in said
+        assert str(nodes[0].port) in said and str(nodes[1].port) in said
+        assert caught.value.transient
+        until(lambda: not rows(nodes[2], "a"))
+
+
+def test_a_node_that_restarted_empty_does_not_vote_until_the_longest_lease_has_passed(nodes):
+    url = f"{nodes.url}?longest_lease=1.5"
+    with lockfast.connect(url, lease=1.5) as client, lockfast.connect(url, lease=1.5) as other:
+        hold = client.lock("a").acquire()
+        until(lambda: rows(nodes[2], "a"))
+        nodes[2].call("DEL", key_of("default:a"))  # it votes, and does not know of the hold
+        nodes[1].restart(keep_data=False)
+        # Of three nodes two know of no hold now. They must not make a majority.
+        for _ in range(5):
+            assert other.lock("a").try_acquire() is None
+            time.sleep(0.02)
+        with nodes[1].client() as plain:
+            assert int(plain.get(MARK).split()[0]) > 0, "it is told from when on it votes"
+        with other.lock("a", timeout=PATIENCE) as theirs:
+            assert theirs.fence > hold.fence
+        with pytest.raises(lockfast.HoldLost):
+            hold.release()
+
+
+def test_new_nodes_are_founded_at_once_by_one_of_many_clients(nodes):
+    clients = [lockfast.connect(nodes.url) for _ in range(4)]
+    fences = []
+    for client in clients:
+        with client.lock("a", timeout=5) as hold:
+            fences.append(hold.fence)
+        client.close()
+    assert fences == sorted(set(fences))
+    assert [mark.split()[0] for mark in nodes.call("GET", MARK)] == [b"0"] * 3
+
+
+def test_all_clients_must_agree_on_the_longest_lease(nodes):
+    with lockfast.connect(f"{nodes.url}?longest_lease=5", lease=5) as client, client.lock("a"):
+        pass
+    other = lockfast.connect(nodes.url, lease=30)
+    with other, pytest.raises(lockfast.Unsupported, match="at most 5 s"):
+        other.lock("a").acquire()
+
+
+def test_scripts_that_were_flushed_are_told_again(nodes):
+    with lockfast.connect(nodes.url) as client:
+        for _ in range(3):
+            with client.lock("a"):
+                pass
+            nodes.call("SCRIPT", "FLUSH")
+
+
+def test_an_acquire_that_took_most_of_its_lease_is_not_believed_and_given_back(nodes):
+    """Redisson's RedLock does not look at what is left."""
+    from lab.fault_proxy_control import FaultProxy
+
+    proxies = [FaultProxy(("127.0.0.1", node.port)) for node in nodes.nodes]
+    try:
+        for proxy in proxies:
+            proxy.__enter__()
+        url = "redlock://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        with lockfast.connect(url) as client:
+            with client.lock("a"):
+                pass
+            for proxy in proxies:
+                proxy.latency = 0.3
+            with pytest.raises(QuorumError):
+                client.lock("a", lease=0.4).acquire(timeout=0)
+            for proxy in proxies:
+                proxy.latency = 0
+            until(lambda: not any(rows(node, "a") for node in nodes.nodes))
+    finally:
+        for proxy in proxies:
+            proxy.__exit__(None, None, None)
+
+
+class Restless(list[str]):
+    """Where our bells are heard, while a listener begins at every node: each look sees more."""
+
+    def __init__(self, size: int) -> None:
+        self.looks = 0
+        super().__init__("." * size)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks += 1
+        return iter(["."] * len(self) if self.looks == 1 else ["ear"] * len(self))
+
+
+def test_a_listener_that_begins_while_somebody_asks_is_in_nobodys_way(nodes):
+    """It does so on a thread of its own."""
+    with lockfast.connect(nodes.url) as client:
+        with client.lock("a"):
+            pass  # they are founded
+        voters = client._backend._voters
+        voters.wake_addresses = Restless(voters.size)
+        with client.lock("a") as hold:
+            assert hold.is_held
+        assert voters.wake_addresses.looks == 1

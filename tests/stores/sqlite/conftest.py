@@ -1,0 +1,125 @@
+"""Other processes, spoken to line by line, and ended by their pid when the test is over."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lockfast
+
+SOURCE = Path(lockfast.__file__).parent.parent
+PATIENCE = 60.0  # how long a test waits for what must come; nothing is measured by it
+
+PRELUDE = """
+import os, sys, time, threading, signal
+import lockfast
+url, *rest = sys.argv[1:]
+def say(*words): print(*words, flush=True)
+def told(): return sys.stdin.readline().strip()
+"""
+
+
+class Process:
+    """A Python process with the prelude's ``say`` and ``told``."""
+
+    def __init__(self, code: str, *said: str) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + code, *said],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        )
+        self.pid = self._popen.pid
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            self._lines.put(line.strip())
+        self._lines.put("<ended>")
+
+    def said(self, timeout: float = PATIENCE) -> str:
+        """The next line; ``<ended>`` when it is over."""
+        return self._lines.get(timeout=timeout)
+
+    def tell(self, line: str) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(line + "\n")
+        self._popen.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        self._popen.kill()
+        self._popen.wait(PATIENCE)
+
+    def ended(self) -> int:
+        return self._popen.wait(PATIENCE)
+
+    def close(self) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()  # also ends what is stopped
+        self._popen.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        for stream in (self._popen.stdin, self._popen.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass  # it ended before it read what we told it last
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    """Start a process; the test's end is its end."""
+    started: list[Process] = []
+
+    def start(code: str, *said: str) -> Process:
+        process = Process(code, *said)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite://{path}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[lockfast.Client]:
+    with lockfast.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object]], None]:
+    """Wait until it is so, within the patience of all tests."""
+
+    def eventually(so: Callable[[], object]) -> None:
+        until = time.monotonic() + PATIENCE
+        while not so():
+            assert time.monotonic() < until, "it never came to that"
+            time.sleep(0.01)
+
+    return eventually

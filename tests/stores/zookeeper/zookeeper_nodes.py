@@ -1,0 +1,128 @@
+"""What the tests of the ZooKeeper store see and do beside it, at the server: its nodes, whose they
+are, and the end of a session. None of it uses lockfast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lab.fault_proxy_control import FaultProxy
+
+SESSION = 2.0  # seconds: short enough to wait for, ten ticks of the server
+TICK = 0.2
+SECRET = 0xB3415C00  # part of ZooKeeper's source: a session's password follows from its number
+
+
+def with_session(url: str, seconds: float = SESSION) -> str:
+    """The URL, with a session of this length."""
+    return f"{url}?session_timeout={seconds}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """An ephemeral node that is there now."""
+
+    path: str
+    session: int
+    czxid: int
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def sessions(server: Any) -> dict[str, int]:
+    """Every ephemeral node's path → its session. Asked of the leader, or of one that is alone."""
+    found: dict[str, int] = {}
+    session = 0
+    text = server.say("dump").partition("Sessions with Ephemerals")[2]
+    for line in text.splitlines():
+        if line.startswith("0x"):
+            session = int(line.strip().rstrip(":"), 16)
+        elif line.startswith("\t/"):
+            found[line.strip()] = session
+    return found
+
+
+def nodes(server: Any, name: str) -> list[Node]:
+    """Those whose path has this name in it, in the order in which they were made."""
+    paths = [path for path in sessions(server) if name in path]
+    if not paths:
+        return []
+    from kazoo.exceptions import NoNodeError
+
+    found = []
+    with asking(server) as client:
+        for path in paths:
+            try:
+                data, stat = client.get(path)
+            except NoNodeError:
+                continue  # gone meanwhile
+            found.append(Node(path, stat.ephemeralOwner, stat.czxid, data))
+    return sorted(found, key=lambda node: node.czxid)
+
+
+@contextmanager
+def asking(server: Any, **options: Any) -> Iterator[Any]:
+    """A kazoo client, closed at the end."""
+    client = server.client(**options)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def expire(server: Any, session: int) -> None:
+    """End somebody's session at once, as ZooKeeper does when its time is over: whoever knows its
+    password may go on with it, and close it."""
+    client = server.client(client_id=(session, password(session)))
+    assert client.client_id[0] == session, "it is over already"
+    client.stop()
+    client.close()
+
+
+def lose_next(network: FaultProxy, name: str, count: int = 1, then: Any = "reset") -> None:
+    """Lose the reply of what is asked next about the name. What is asked while an older reply is
+    under way would be passed over: so first nothing may move for a moment."""
+    moved, since = -1, time.monotonic()
+    while time.monotonic() < since + 0.1:
+        now = network.bytes_up + network.bytes_down
+        if now != moved:
+            moved, since = now, time.monotonic()
+        time.sleep(0.005)
+    network.lose_replies(count, match=name.encode(), then=then)
+
+
+def password(session: int) -> bytes:
+    """As ZooKeeper makes it: 16 bytes of Java's random numbers, from a known seed."""
+    mask = (1 << 48) - 1
+    state = ((session ^ SECRET) ^ 0x5DEECE66D) & mask
+    words = []
+    for _ in range(4):
+        state = (state * 0x5DEECE66D + 0xB) & mask
+        words.append((state >> 16 & 0xFFFFFFFF).to_bytes(4, "little"))
+    return b"".join(words)
+
+
+class Networks:
+    """A bad network before each of several servers; an order is for all of them."""
+
+    def __init__(self, servers: list[Any]) -> None:
+        self.proxies = [FaultProxy(("127.0.0.1", server.port)) for server in servers]
+
+    @property
+    def url(self) -> str:
+        return "zookeeper://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+
+    def all(self, order: str, *said: Any, **terms: Any) -> None:
+        for proxy in self.proxies:
+            getattr(proxy, order)(*said, **terms)
+
+    def close(self) -> None:
+        for proxy in self.proxies:
+            proxy.close()
