@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from both_redises import Both
 from fault_endpoints import PATIENCE, Server
 
 from lab.fault_proxy_control import FaultProxy
@@ -43,3 +45,19 @@ def connect(network: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
 def pair(server, connect):
     """A client's end and the server's end of one connection through the network."""
     return connect(), server.accept()
+
+
+@pytest.fixture(scope="module")
+def redis_port(redis_server: Any) -> Iterator[int]:
+    """A Redis for one module alone, which may empty it; wherever there can be one for all."""
+    from lab.servers.redis_server import RedisServer
+
+    with RedisServer() as server:
+        yield server.port
+
+
+@pytest.fixture
+def both(redis_port: int) -> Iterator[Both]:
+    pair = Both(redis_port)
+    yield pair
+    pair.real.close()

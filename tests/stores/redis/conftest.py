@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from both_redises import Both
 
 from both_apis import fixtures
 from lab.fault_proxy_control import FaultProxy
@@ -25,19 +24,3 @@ def network(redis_server: Any) -> Iterator[FaultProxy]:
 def far(network: FaultProxy) -> str:
     """The server of all tests, behind that network."""
     return f"redis://127.0.0.1:{network.port}"
-
-
-@pytest.fixture(scope="module")
-def redis_port(redis_server: Any) -> Iterator[int]:
-    """A Redis for one module alone, which may empty it; wherever there can be one for all."""
-    from lab.servers.redis_server import RedisServer
-
-    with RedisServer() as server:
-        yield server.port
-
-
-@pytest.fixture
-def both(redis_port: int) -> Iterator[Both]:
-    pair = Both(redis_port)
-    yield pair
-    pair.real.close()
