@@ -1,13 +1,12 @@
-"""What ``make test`` runs after style and types: all tests with coverage, the simulation, a
-summary.
+"""Run everything that ``make test`` runs after style and types, and print a summary.
 
-The conformance cases mostly wait, and so do the tests with servers that come and go: several run at
-the same time, each worker with servers of its own. The other tests have the machine for themselves,
-but for what only computes: that takes what they leave of the processors, and gives way.
+Conformance cases and tests with servers spend most of their time waiting, so several run in
+parallel, each worker with servers of its own. The remaining tests get the machine to themselves,
+except for pure computation, which runs at low priority beside them.
 
-Coverage is measured with branches, also in child processes: 100 % of what decides (core/, model.py,
-the memory store), 95 % of everything. The simulation's many seeds run on their own, unmeasured: the
-tests run a few of them under measurement.
+Coverage is measured with branches, child processes included: 100 % of the deciding modules (core/,
+model.py, the memory store), 95 % of everything. The simulator's many seeds run outside coverage;
+the tests run a few seeds under it.
 """
 
 from __future__ import annotations
@@ -30,30 +29,33 @@ SEEDS = {"memory": "2500", "redis": "800", "replicas": "200", "redlock": "60"}
 WHOLE = "src/lockfast/core/*,src/lockfast/model.py,src/lockfast/stores/memory.py"
 
 CONFORMANCE = "tests/stores/test_conformance.py"
-# What waits for servers most of the time, and asks for nothing that a busy machine cannot give.
-WAITING = [
+# Tests that mostly wait for servers and need no quiet machine.
+WITH_SERVERS = [
     "tests/chaos/test_chaos_sentinel.py", "tests/chaos/test_chaos_redlock.py",
     "tests/chaos/test_chaos_sql.py",
-    "tests/meta/test_docs.py", "tests/meta/test_bench.py",
+    "tests/stores/redis", "tests/stores/redis_cluster", "tests/stores/redlock",
+    "tests/stores/zookeeper", "tests/stores/sql",
+    "tests/api/guards", "tests/api/events", "tests/cli",
+    "tests/lab/test_fault_proxy.py", "tests/lab/test_fault_proxy_lost_replies.py",
+    "tests/lab/test_fault_proxy_users.py",
     "tests/lab/test_sql_servers.py", "tests/lab/test_zookeeper_server.py",
-    "tests/redis_store", "tests/redis_cluster", "tests/redlock_store", "tests/zookeeper_store",
-    "tests/sql", "tests/guards", "tests/operators", "tests/observe", "tests/top", "tests/cli",
-    "tests/faults",
+    "tests/meta/test_docs.py", "tests/meta/test_bench.py", "tests/meta/test_wheel.py",
 ]  # fmt: skip
 COMPUTING = [
-    "tests/lab/test_simulation.py", "tests/core/test_law_in_every_store.py", "tests/lab/test_history.py",
+    "tests/core/test_law_in_every_store.py", "tests/api/test_keys.py",
+    "tests/lab/test_simulation.py", "tests/lab/test_history.py", "tests/lab/test_redlock_model.py",
     "tests/lab/test_miniredis.py", "tests/lab/test_miniredis_lua.py",
-    "tests/lab/test_miniredis_clock.py", "tests/api/test_keys.py",
-    "tests/lab/test_redlock_model.py",
+    "tests/lab/test_miniredis_clock.py",
+    "tests/meta/test_vocabulary.py",
 ]  # fmt: skip
 
-POLITE = ["nice", "-n", "19"]
+LOW_PRIORITY = ["nice", "-n", "19"]
 COVERAGE = [sys.executable, "-m", "coverage"]
 PYTEST = [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]]
 
 
-def beside(workers: int) -> list[str]:
-    """So many at the same time; who shares servers shares a worker (tests/conftest.py)."""
+def in_parallel(workers: int) -> list[str]:
+    """Options for so many workers; tests that share servers share a worker (tests/conftest.py)."""
     return ["-n", str(workers), "--dist", "loadscope"]
 
 
@@ -61,24 +63,26 @@ def without(*paths: str) -> list[str]:
     return [f"--ignore={path}" for path in paths]
 
 
-# One stage after the other; what is in one stage runs at the same time.
+# Stages run one after the other; the commands of a stage run at the same time.
 STAGES: list[dict[str, list[str]]] = [
-    {"conformance": [*PYTEST, *beside(8), CONFORMANCE]},
-    {"tests that wait": [*PYTEST, *beside(3), *WAITING, *without(*COMPUTING)]},
+    {"conformance": [*PYTEST, *in_parallel(8), CONFORMANCE]},
+    {"tests with servers": [*PYTEST, *in_parallel(3), *WITH_SERVERS]},
     {
-        "tests": [*PYTEST, *without(CONFORMANCE, *WAITING, *COMPUTING)],
-        "tests that compute": [*POLITE, *PYTEST, "--timeout=900", *beside(2), *COMPUTING],
+        "tests": [*PYTEST, *without(CONFORMANCE, *WITH_SERVERS, *COMPUTING)],
+        "tests that compute": [
+            *LOW_PRIORITY, *PYTEST, "--timeout=900", *in_parallel(2), *COMPUTING,
+        ],
     }
     | {
         f"simulation: {store}": [
-            *(*POLITE, sys.executable, "-m", "lab.simulate"),
+            *(*LOW_PRIORITY, sys.executable, "-m", "lab.simulate"),
             *("--store", store, "--seeds", seeds),
         ]
         for store, seeds in SEEDS.items()
     },
     {"coverage data": [*COVERAGE, "combine", "--quiet"]},
     {
-        "coverage of what decides: 100 %": [
+        "coverage of the deciding modules: 100 %": [
             *COVERAGE, "report", f"--include={WHOLE}", "--fail-under=100",
         ],
         "coverage of everything: 95 %": [*COVERAGE, "report", "--fail-under=95"],
@@ -88,7 +92,7 @@ STAGES: list[dict[str, list[str]]] = [
 
 @dataclass
 class Step:
-    """One command that runs. The first of a stage is seen while it runs, the others after it."""
+    """One running command. The first of a stage prints live, the others when they end."""
 
     name: str
     command: list[str]
@@ -96,7 +100,7 @@ class Step:
 
     def start(self) -> None:
         environment = dict(os.environ)
-        # Each of very many processes would compile lockfast anew.
+        # Without bytecode files each of the thousands of child processes would compile lockfast.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if "pytest" in self.command:
             environment["COVERAGE_PROCESS_START"] = str(ROOT / "pyproject.toml")
@@ -136,8 +140,8 @@ def missing_servers() -> list[str]:
 
 
 def main() -> int:
-    # Who was started in the background may have been told to ignore them; the programs that are
-    # tested must not inherit that.
+    # A shell that starts this in the background may have set both to "ignore", which the tested
+    # programs would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     for old in ROOT.glob(".coverage*"):
@@ -146,7 +150,7 @@ def main() -> int:
     for stage in STAGES:
         steps += run(stage)
         if "coverage data" in stage:
-            for torn in ROOT.glob(".coverage.*"):  # of processes that the tests killed
+            for torn in ROOT.glob(".coverage.*"):  # left by processes that the tests killed
                 torn.unlink()
     print("\n=== summary")
     for step in steps:

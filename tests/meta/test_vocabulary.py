@@ -1,7 +1,7 @@
-"""Retired words stay out: identifiers, docstrings, comments, messages and pages use the field's terms.
+"""Retired words stay out of identifiers, docstrings, comments, messages and pages.
 
-``python tests/meta/test_vocabulary.py [path…]`` lists every hit below the paths with its line and the
-word to use instead.
+``python tests/meta/test_vocabulary.py [path…]`` lists every hit below the paths, with its line and
+the word to use instead.
 
 Two things count as quotations of other programs and are left alone: a name that a file imports from
 another project (`hypothesis.given`, `typing.cast`), and SQL's own verb in ``drop_table``.
