@@ -21,13 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests"))
+from lab.servers.mariadb_server import MariaDBServer
+from lab.servers.postgres_server import PostgresServer
+from lab.servers.redis_server import RedisServer
+from lab.servers.zookeeper_server import ZooKeeperServer
 
-from lab.servers.mariadb_server import MariaDBServer  # noqa: E402
-from lab.servers.postgres_server import PostgresServer  # noqa: E402
-from lab.servers.redis_server import RedisServer  # noqa: E402
-from lab.servers.zookeeper_server import ZooKeeperServer  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 BEGIN, END = "<!-- figures: written by bench/compare.py -->", "<!-- end of figures -->"
 # Title, the key in the figures, and how it is written.
@@ -35,7 +34,7 @@ COLUMNS = (
     ("hand-overs/s", "handovers", "{:,.0f}"),
     ("p50 µs", "p50", "{:,.0f}"),
     ("p99 µs", "p99", "{:,.0f}"),
-    ("Jain", "fairness", "{:.2f}"),
+    ("fairness", "fairness", "{:.2f}"),
     ("requests", "requests", "{:.2f}"),
     ("CPU µs", "cpu", "{:,.0f}"),
     ("server µs", "server_cpu", "{:,.0f}"),

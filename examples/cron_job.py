@@ -1,4 +1,4 @@
-"""A cron job that runs on one host at a time, and skips a turn when the last one still runs.
+"""A cron job that runs on one host at a time, and exits if the previous run is still going.
 
 */5 * * * *  python cron_job.py
 """
@@ -14,6 +14,6 @@ def build_report() -> None:
 
 hold = lockfast.lock("nightly-report", label="cron").try_acquire()
 if hold is None:
-    sys.exit("the last one is still running")
+    sys.exit("the previous run is still going")
 with hold:
     build_report()

@@ -1,7 +1,7 @@
-"""A table that refuses whoever was overtaken: the half of a lock that only the resource can do.
+"""A table that refuses stale writers: the half of fencing that only the resource can do.
 
-A holder sleeps for longer than its lease, another takes over and writes, the first wakes up and
-writes too. The lock cannot prevent that; the fence does.
+A holder is paused for longer than its lease, another process takes over and writes, then the first
+one resumes and writes too. The lock cannot prevent that; the fence does.
 """
 
 import sqlite3
@@ -23,11 +23,11 @@ def write(balance: int, fence: int) -> bool:
     return done.rowcount == 1
 
 
-clock = VirtualClock()  # so that nobody has to wait for it here
+clock = VirtualClock()  # so that this example need not wait for a lease
 locks = client(clock)
 
 sleeper = locks.lock("account:42", lease=10, owner="sleeper").acquire()
-clock.advance(11)  # … a long garbage collection …
+clock.advance(11)  # a long garbage collection
 other = locks.lock("account:42", owner="other").acquire()
 
 assert write(150, other.fence)

@@ -1,4 +1,4 @@
-"""In asyncio a body whose hold is lost is cancelled, and the error says which lock it was."""
+"""In asyncio, a block whose hold is lost is cancelled, and the error names the lock."""
 
 import asyncio
 
@@ -10,11 +10,11 @@ async def main() -> None:
     try:
         async with client.lock("orders:42") as hold:
             await client.break_hold("orders:42", hold.fence)  # as an operator would
-            await asyncio.sleep(60)  # is cancelled within a third of the lease
+            await asyncio.sleep(60)  # cancelled within a third of the lease
     except lockfast.HoldLost as error:
         print(error)
     else:
-        raise AssertionError("the body was not stopped")
+        raise AssertionError("the body was not cancelled")
 
 
 asyncio.run(main())

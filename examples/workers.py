@@ -1,4 +1,4 @@
-"""Four worker processes that take turns, in order, on a file that is not safe to share."""
+"""Four worker processes that update a file in turn, which would not be safe without a lock."""
 
 import multiprocessing
 import tempfile

@@ -1,8 +1,8 @@
-"""Both both_apis behind one way to call them, for the tests of a store.
+"""One interface to the sync and the async API, for tests that run on both.
 
 `Threads` and `Tasks` take the same functions: ``agent.do(lambda client: client.inspect("a"))``
-blocks until it is done, in this thread or in a task of a loop that runs in a thread of its own.
-`fixtures` are what a store's tests make them with.
+blocks until the call is done, in this thread or in a task of a loop that runs in a thread of its
+own. `fixtures` returns the pytest fixtures that create them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pytest
 import lockfast
 from lockfast import aio
 
-PATIENCE = 15.0  # for what must come; nothing is measured by it
+PATIENCE = 15.0  # seconds to wait for what must happen; not used to measure anything
 Call = Callable[[Any], Any]
 
 
 class Threads:
-    """A blocking client."""
+    """A client of the sync API."""
 
     api = "blocking"
 
@@ -36,7 +36,7 @@ class Threads:
         return call(self.client)
 
     def later(self, call: Call) -> Future[Any]:
-        """In a thread of its own."""
+        """Start the call in a thread of its own."""
         future: Future[Any] = Future()
 
         def work() -> None:
@@ -53,7 +53,7 @@ class Threads:
 
 
 class Tasks:
-    """An asyncio client, and the loop that it lives in."""
+    """A client of the async API, and its event loop in a thread of its own."""
 
     api = "asyncio"
 
@@ -75,7 +75,7 @@ class Tasks:
         return self.later(call).result(PATIENCE)
 
     def later(self, call: Call) -> Future[Any]:
-        """In a task of its own."""
+        """Start the call in a task of its own."""
 
         async def work() -> Any:
             return await call(self.client)
@@ -97,12 +97,14 @@ def _plain(api: str, where: Any, **terms: Any) -> Agent:
 
 
 def fixtures(make: Callable[..., Agent] = _plain) -> tuple[Any, Any, Any, Any]:
-    """For a store's conftest: ``agents, agent, colour, name = fixtures()``. What makes an agent of
-    a colour may be the store's own."""
+    """Return fixtures for a store's conftest: ``agents, agent, api, name = fixtures()``.
+
+    ``make`` creates an agent of an API, and may be the store's own.
+    """
 
     @pytest.fixture
     def agents() -> Iterator[Callable[..., Agent]]:
-        """Make a client of a colour; closed with the test."""
+        """Create a client of either API, closed after the test."""
         made: list[Agent] = []
 
         def agents(api: str, where: Any, **terms: Any) -> Agent:
@@ -116,7 +118,7 @@ def fixtures(make: Callable[..., Agent] = _plain) -> tuple[Any, Any, Any, Any]:
 
     @pytest.fixture
     def agent(api: str, agents: Callable[..., Agent]) -> Callable[..., Agent]:
-        """Make a client of the test's colour."""
+        """Create a client of the API that the test runs on."""
         return lambda where, **terms: agents(api, where, **terms)
 
     @pytest.fixture(params=list(APIS))
@@ -125,23 +127,23 @@ def fixtures(make: Callable[..., Agent] = _plain) -> tuple[Any, Any, Any, Any]:
 
     @pytest.fixture
     def name() -> str:
-        """A name that no other test uses: most of them share one server."""
+        """A name that no other test uses: most tests share one server."""
         return f"name-{uuid.uuid4().hex[:12]}"
 
     return agents, agent, api, name
 
 
-def until(so: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Wait until it is so; what it was then."""
+def until(predicate: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Poll until the predicate returns a true value; return that value."""
     ends = time.monotonic() + patience
-    while not (answer := so()):
-        assert time.monotonic() < ends, "it never came to that"
+    while not (value := predicate()):
+        assert time.monotonic() < ends, f"still false after {patience} s"
         time.sleep(0.005)
-    return answer
+    return value
 
 
 class took:
-    """How long the block took, in seconds."""
+    """Measure the duration of a ``with`` block, in seconds."""
 
     def __enter__(self) -> took:
         self.began = time.monotonic()

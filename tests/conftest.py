@@ -1,7 +1,7 @@
 """Fixtures for all tests, and the real servers that some need.
 
-Where a server's program is missing its tests are skipped, and the end of the run says so loudly;
-where CI=true they fail.
+Where a server's program is missing, its tests are skipped and the end of the run says so; with
+CI=true they fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker is killed if it does not end soon: what it measured is safe before."""
+    """Save a worker's coverage at once: xdist kills a worker that does not end soon."""
     measure = coverage.Coverage.current()
     if measure is not None and hasattr(session.config, "workerinput"):
         measure.stop()
@@ -39,8 +39,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
-    """One worker runs what needs the same servers: of the conformance cases half of those of one
-    store in one face, of all others those of one file."""
+    """Keep tests that need the same servers on one worker: a file, or, of the conformance suite,
+    half of the cases of one store and one API."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByServer(LoadScopeScheduling):
@@ -53,14 +53,14 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 
 
 def pytest_report_header() -> str | None:
-    return f"where a MariaDB is asked for: {MYSQLD}" if MYSQLD else None
+    return f"mysqld in place of MariaDB: {MYSQLD}" if MYSQLD else None
 
 
 _missing: set[str] = set()
 
 
 def need(*programs: str, driver: str) -> None:
-    """Skip the test if one of the programs, or Python's module for it, is not there; or fail."""
+    """Skip the test, or fail it with CI=true, if a program or the driver is not installed."""
     missing = {name for name in programs if program(name) is None}
     if importlib.util.find_spec(driver) is None:
         missing.add(f"module {driver}")
@@ -73,7 +73,7 @@ def need(*programs: str, driver: str) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _missing:
         text = (
-            f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run lab/lab/servers/ensure as root"
+            f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run lab/servers/ensure as root"
         )
         terminalreporter.write_line(text, red=True, bold=True)
 
@@ -90,7 +90,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def redlock_servers() -> Iterator[RedlockServers]:
-    """Three independent Redis for all tests: use names of your own, and leave them running."""
+    """Three independent Redis servers for all tests: use names of your own, leave them running."""
     need("redis-server", driver="redis")
     from lab.servers.redlock_servers import RedlockServers
 
@@ -100,8 +100,8 @@ def redlock_servers() -> Iterator[RedlockServers]:
 
 @pytest.fixture(scope="session")
 def redis_sentinels() -> Iterator[RedisSentinels]:
-    """Three Redis and three Sentinels for all tests: use names of your own, and leave them as they
-    are."""
+    """Three Redis servers and three Sentinels for all tests: use names of your own, and leave the
+    servers as they are."""
     need("redis-server", driver="redis")
     from lab.servers.redis_sentinel import RedisSentinels
 
@@ -111,8 +111,8 @@ def redis_sentinels() -> Iterator[RedisSentinels]:
 
 @pytest.fixture
 def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
-    """Start so many Redis of the test's own, that vote; stopped after it. Its words are those of
-    `RedisServer`."""
+    """Start a Redlock group of ``number`` Redis servers, stopped after the test. The options are
+    those of `RedisServer`."""
     need("redis-server", "openssl", driver="redis")
     from lab.servers.redlock_servers import RedlockServers
 
@@ -129,7 +129,7 @@ def new_redlock() -> Iterator[Callable[..., RedlockServers]]:
 
 @pytest.fixture
 def new_sentinels() -> Iterator[Callable[..., RedisSentinels]]:
-    """The same of the test's own, with the words of `RedisSentinels`; stopped after it."""
+    """Start a group of Redis servers and Sentinels, stopped after the test."""
     need("redis-server", driver="redis")
     from lab.servers.redis_sentinel import RedisSentinels
 
@@ -156,15 +156,15 @@ def redis_cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="module")
 def new_redis_cluster() -> Iterator[Callable[..., RedisCluster]]:
-    """Start a Redis Cluster of the module's own, with the words of `RedisCluster`; stopped after
-    it. ``extra`` are arguments of redis-server."""
+    """Start a Redis Cluster, stopped after the module. ``extra`` are arguments of redis-server, the
+    others those of `RedisCluster`."""
     need("redis-server", "openssl", driver="redis")
     from lab.servers.redis_cluster import RedisCluster
 
     clusters: list[RedisCluster] = []
 
-    def new_redis_cluster(*words: int, extra: Sequence[str] = (), **options: Any) -> RedisCluster:
-        clusters.append(RedisCluster(*words, **options))
+    def new_redis_cluster(*sizes: int, extra: Sequence[str] = (), **options: Any) -> RedisCluster:
+        clusters.append(RedisCluster(*sizes, **options))
         return clusters[-1].start(*extra)
 
     yield new_redis_cluster
@@ -204,7 +204,7 @@ def zookeeper_server() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture
 def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
-    """Start so many ZooKeepers of the test's own, that vote; stopped after it. Its words are
+    """Start an ensemble of ``number`` ZooKeeper servers, stopped after the test. The keywords are
     settings of zoo.cfg."""
     need("java", "zookeeper.jar", "slf4j-simple.jar", driver="kazoo")
     from lab.servers.zookeeper_server import ZooKeepers
@@ -222,7 +222,7 @@ def new_zookeepers() -> Iterator[Callable[..., ZooKeepers]]:
 
 @pytest.fixture
 def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
-    """A PgBouncer of the test's own, in transaction mode, before the PostgreSQL of all tests."""
+    """A PgBouncer for one test, in transaction mode, in front of the PostgreSQL of all tests."""
     need("pgbouncer", driver="psycopg")
     from lab.servers.pgbouncer_server import PgBouncerServer
 
@@ -232,8 +232,8 @@ def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServe
 
 @pytest.fixture
 def new_redis() -> Iterator[Callable[..., RedisServer]]:
-    """Start a Redis of the test's own, with the words of `RedisServer`; stopped after it. The
-    positional ones are arguments of redis-server."""
+    """Start a Redis server, stopped after the test. Positional arguments go to redis-server,
+    keywords to `RedisServer`."""
     need("redis-server", "openssl", driver="redis")
     from lab.servers.redis_server import RedisServer
 

@@ -1,4 +1,4 @@
-"""The Redis backend on the small Redis, with nothing between them."""
+"""A transport that connects the Redis backend directly to `lab.miniredis`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockfast.stores.wakeups import Wakeups
 
 
 class DirectTransport:
-    """Commands reach the small Redis at once, and bells the other client."""
+    """Commands reach the miniature Redis at once, and wake-ups the other client."""
 
     suspends = False
 
@@ -37,11 +37,11 @@ class DirectTransport:
         return False
 
     async def listen(self, timeout: float | None) -> None:
-        """Bells came at once."""
+        """Nothing to do: wake-ups are delivered at once."""
 
     def interrupt(self) -> None: ...
 
     def distrust(self, why: str) -> None:
-        raise AssertionError("the small Redis answered nonsense")
+        raise AssertionError("the miniature Redis sent a malformed reply")
 
     def close(self) -> None: ...

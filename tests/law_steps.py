@@ -1,4 +1,4 @@
-"""A desk at which the law of slots is asked: one name, one clock that only the test moves."""
+"""A store for tests of the law of slots: one name, and a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from lockfast.model import Busy, Claim, Differs, Gone, Granted, Snapshot
 from lockfast.stores.memory import MemoryStore
 
 LEASE = 30.0
-Bell = tuple[str, Granted | None]
+Wakeup = tuple[str, Granted | None]
 
 
-class Desk:
-    """A store at which claims are told apart by one letter. ``rung`` is the last step's bells."""
+class LawStore:
+    """A memory store with one name and short claim ids. ``woken`` has the last step's wake-ups."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.wall = 2000.0
-        self.store = MemoryStore(lambda: self.now, lambda: self.wall)
+        self.memory = MemoryStore(lambda: self.now, lambda: self.wall)
         self.claims: dict[str, Claim] = {}
-        self.woken: list[Bell] = []
+        self.woken: list[Wakeup] = []
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.wall += seconds
 
     def claim(self, claim_id: str, **terms: Any) -> Granted | Busy | Differs:
-        """Ask for the first time, or again on the same terms."""
+        """Send a new claim, or repeat one on the same terms."""
         made = Claim(name="n", id=claim_id, who=f"host 1 {claim_id}", lease=LEASE)
         self.claims[claim_id] = self.claims.get(claim_id, made)._replace(**terms)
         return self._step(law.claim, self.claims[claim_id])
 
-    def holds(self, claim_id: str, **terms: Any) -> Granted:
+    def acquire(self, claim_id: str, **terms: Any) -> Granted:
+        """Claim, and require a grant."""
         granted = self.claim(claim_id, **terms)
         assert isinstance(granted, Granted)
         return granted
 
-    def waits(self, claim_id: str, **terms: Any) -> Busy:
+    def enqueue(self, claim_id: str, **terms: Any) -> Busy:
+        """Claim, and require that it waits."""
         busy = self.claim(claim_id, **terms)
         assert isinstance(busy, Busy)
         return busy
@@ -61,8 +63,8 @@ class Desk:
     def look(self) -> Snapshot:
         return self._step(law.look, "n")
 
-    def _step(self, verb: Callable[..., Any], *said: object) -> Any:
-        answer, self.woken = self.store.step("n", verb, *said)
+    def _step(self, verb: Callable[..., Any], *args: object) -> Any:
+        answer, self.woken = self.memory.step("n", verb, *args)
         return answer
 
     @property
@@ -70,7 +72,7 @@ class Desk:
         return [claim_id for claim_id, grant in self.woken if grant is not None]
 
     @property
-    def only_rung(self) -> list[str]:
+    def woken_without_grant(self) -> list[str]:
         return [claim_id for claim_id, grant in self.woken if grant is None]
 
     @property

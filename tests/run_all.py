@@ -134,7 +134,7 @@ def run(stage: dict[str, list[str]]) -> list[Step]:
 
 
 def missing_servers() -> list[str]:
-    lines = (ROOT / "lab/lab/servers/needed").read_text().splitlines()
+    lines = (ROOT / "lab/servers/needed").read_text().splitlines()
     pairs = [line.split() for line in lines if line and not line.startswith("#")]
     return [name for name, _package in pairs if program(name) is None]
 
@@ -159,7 +159,7 @@ def main() -> int:
     missing = missing_servers()
     if missing:
         print(
-            f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run lab/lab/servers/ensure"
+            f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run lab/servers/ensure"
         )
         print("!!! as root, or install them; the stores that need them were left out.\n")
         failed += os.environ.get("CI") == "true"

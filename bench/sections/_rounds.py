@@ -6,7 +6,6 @@ rounds' ratios: two medians of different rounds would compare different weathers
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -57,16 +56,3 @@ def _warm_up(subject: Subject, seconds: float) -> int:
         if took >= seconds / 5:
             return max(int(count * seconds / took), 1)
         count *= 4
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed; NaN of nothing."""
-    if not values:
-        return math.nan
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
-
-
-def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all got the same, 1/n when one got everything."""
-    squares = len(shares) * sum(share * share for share in shares)
-    return sum(shares) ** 2 / squares if squares else 0.0

@@ -11,8 +11,9 @@ from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
+from lockfast.cli.bench_outcome import jain, percentile
+
 from ._processes import Ready, wait_until
-from ._rounds import jain, percentile
 
 T = TypeVar("T")
 Visit = tuple[int, float, float, float]  # fence, asked, acquired, released

@@ -7,10 +7,10 @@ import threading
 import time
 
 import lockfast
+from lockfast.cli.bench_outcome import percentile
 
 from ._line import Line, at_most
 from ._processes import Ready, together, wait_until
-from ._rounds import percentile
 
 LEASES = 10_000
 CPU = 0.05  # seconds for 10,000 renewals, a target of SPEED.md

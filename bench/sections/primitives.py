@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import lockfast
+from lockfast.cli.bench_outcome import percentile
 
 from ._line import Line, at_most, number, times
 from ._processes import Ready, together, wait_until
 from ._redis import Server
-from ._rounds import Subject, interleaved, percentile
+from ._rounds import Subject, interleaved
 
 WITHIN = 1.3
 MANY_FASTER = 5.0

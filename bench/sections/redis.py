@@ -23,7 +23,7 @@ import redis_lock
 import lockfast
 import lockfast.aio
 from lockfast.stores.redis.scripts import CLAIM, RELEASE
-from lockfast.stores.redis.spin import Near
+from lockfast.stores.redis.spin import Spin
 
 from ._line import Line, number, times
 from ._redis import LEASE, Bare, Server, packed
@@ -134,7 +134,7 @@ def _two_commands(bare: Bare, claim: bytes, release: bytes, looks: bool = False)
 
     waiter = select.poll()
     waiter.register(bare.socket, select.POLLIN)
-    look = Near(waiter.poll).look
+    look = Spin(waiter.poll).poll
 
     def looking(count: int) -> None:
         for _ in range(count):

@@ -21,9 +21,10 @@ from typing import Any
 
 import lockfast
 import lockfast.aio
+from lab.servers.own_server import PATIENCE, _free_port
 
 from ._line import Line, number
-from ._redis import PATIENCE, Server, free_port
+from ._redis import Server
 from ._rounds import Rounds, Subject, interleaved
 
 MOST = 1.15  # times as long as on one node
@@ -55,7 +56,7 @@ def cluster() -> Iterator[str]:
     with ExitStack() as stack:
         nodes = []
         for _ in range(NODES):
-            extra = ("--cluster-enabled", "yes", "--cluster-port", str(bus := free_port()))
+            extra = ("--cluster-enabled", "yes", "--cluster-port", str(bus := _free_port()))
             nodes.append((stack.enter_context(Server(*extra)), bus))
         for number_, (node, _) in enumerate(nodes):
             first, last = SLOTS * number_ // NODES, SLOTS * (number_ + 1) // NODES - 1

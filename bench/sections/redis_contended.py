@@ -29,7 +29,7 @@ import lockfast
 from ._bare_contenders import LEAST, OURS, bare_entrance
 from ._line import Line, at_least, at_most, number, times
 from ._processes import Ready, together, wait_until
-from ._redis import LEASE, SENT, Bare, Server, more, packed
+from ._redis import LEASE, SENT, Bare, Server, added, packed
 from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 
 OF_THE_TURNS = 0.6  # targets of SPEED.md, for the largest crowd
@@ -193,14 +193,14 @@ def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Cro
     (begin, before), (end, after) = seen
     outcome = judged(everybody, begin, end)
     acquired = sum(begin <= visit[2] < end for visits in everybody for visit in visits)
-    scripts, tries = more(after, before, ("evalsha", "eval")), more(after, before, ("set",))
+    scripts, tries = added(after, before, ("evalsha", "eval")), added(after, before, ("set",))
     vain = scripts - 2 * acquired if contest.subject == "lockfast" else tries - acquired
     each = max(outcome.rate * (end - begin), 1.0)
     return Crowd(
         **asdict(outcome),
         scripts=scripts / each,
-        sent=more(after, before, SENT) / each,
-        commands=more(after, before) / each,
+        sent=added(after, before, SENT) / each,
+        commands=added(after, before) / each,
         failed=max(vain, 0) / each,
         connections=connections,
     )

@@ -13,7 +13,7 @@ import lockfast
 
 from ._line import Line, at_most, number
 from ._processes import Ready, together, wait_until
-from ._redis import SENT, Server, more
+from ._redis import SENT, Server, added
 
 COMMANDS = 1.0  # a second, a target of SPEED.md
 NEAR_ZERO = 0.05  # CPU seconds a second
@@ -39,9 +39,9 @@ def measure(quick: bool) -> list[Line]:
         (spent,) = together(_member, 1, *told, lasts=lasts, meanwhile=count)
     (before, _), (after, connections) = counted
     who = f"{THREADS} wait in one process"
-    scripts = more(after, before, ("evalsha", "eval")) / seconds
-    inside = f"{number(more(after, before) / seconds)}/s with those in scripts"
-    sent = more(after, before, (*SENT, "ping")) / seconds
+    scripts = added(after, before, ("evalsha", "eval")) / seconds
+    inside = f"{number(added(after, before) / seconds)}/s with those in scripts"
+    sent = added(after, before, (*SENT, "ping")) / seconds
     return [
         Line(f"{who}: scripts", scripts, "/s", "refreshes of places"),
         at_most(COMMANDS, f"{who}: commands", sent, "/s", inside),

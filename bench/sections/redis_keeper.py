@@ -11,11 +11,11 @@ import threading
 import time
 
 import lockfast
+from lockfast.cli.bench_outcome import percentile
 
 from ._line import Line, at_most, number
 from ._processes import Ready, together, wait_until
 from ._redis import Bare, Server, packed
-from ._rounds import percentile
 
 LEASES = 10_000
 CPU = 0.05  # seconds for 10,000 renewals, and the others too are targets of SPEED.md

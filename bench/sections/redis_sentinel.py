@@ -9,20 +9,15 @@ acknowledge each claim. One thread, and 100 tasks, which share their waiting.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import lockfast
 import lockfast.aio
+from lab.servers.redis_sentinel import RedisSentinels
+from lab.servers.redis_server import RedisServer
 
 from ._line import Line, number, times
 from ._rounds import Rounds, Subject, interleaved
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-
-from lab.servers.redis_sentinel import RedisSentinels
-from lab.servers.redis_server import RedisServer
 
 WITHIN = 1.15  # target: so many times as long as one node takes, at most
 TASKS = 100

@@ -16,7 +16,7 @@ import pottery
 import redlock
 
 import lockfast
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 from ._line import Line, number, times
 from ._redis import LEASE, Server

@@ -15,12 +15,10 @@ import asyncio
 import itertools
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,15 +26,13 @@ import asyncmy
 import psycopg
 
 import lockfast
+from lab.servers.mariadb_server import MariaDBServer
+from lab.servers.postgres_server import PostgresServer
+from lockfast.cli.bench_outcome import jain, percentile
 from lockfast.stores.sql.threads import BlockingTransport
 
 from ._line import Line, at_least, at_most, number, times
-from ._rounds import Subject, interleaved, jain, percentile
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-
-from lab.servers.mariadb_server import MariaDBServer
-from lab.servers.postgres_server import PostgresServer
+from ._rounds import Subject, interleaved
 
 OF_THE_BARE_CYCLE = 0.8
 POLL = 0.1

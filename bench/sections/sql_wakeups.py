@@ -12,24 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pymysql
 
 import lockfast
+from lab.servers.mariadb_server import MariaDBServer
+from lockfast.cli.bench_outcome import percentile
 from lockfast.stores.sql.listeners import SLOWEST
 
 from ._line import Line
-from ._rounds import percentile
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-
-from lab.servers.mariadb_server import MariaDBServer
 
 SLEEPERS = 4
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from lab.miniredis.keyspace import (
     LARGEST,
     SMALLEST,
+    Arguments,
     Keyspace,
     MiniError,
     Reply,
-    Words,
     integer,
 )
 
@@ -20,68 +20,68 @@ def _read(space: Keyspace, key: bytes) -> dict[bytes, bytes]:
     return _NOTHING if found is None else found
 
 
-def hget(space: Keyspace, words: Words) -> Reply:
-    return _read(space, words[1]).get(words[2])
+def hget(space: Keyspace, argv: Arguments) -> Reply:
+    return _read(space, argv[1]).get(argv[2])
 
 
-def hmget(space: Keyspace, words: Words) -> Reply:
-    fields = _read(space, words[1])
-    return [fields.get(word) for word in words[2:]]
+def hmget(space: Keyspace, argv: Arguments) -> Reply:
+    fields = _read(space, argv[1])
+    return [fields.get(name) for name in argv[2:]]
 
 
-def hset(space: Keyspace, words: Words) -> Reply:
-    if len(words) % 2:
+def hset(space: Keyspace, argv: Arguments) -> Reply:
+    if len(argv) % 2:
         raise MiniError("ERR wrong number of arguments for 'hset' command")
-    fields = space.find_or_make(dict, words[1])
+    fields = space.find_or_make(dict, argv[1])
     before = len(fields)
-    fields.update(zip(words[2::2], words[3::2], strict=True))
+    fields.update(zip(argv[2::2], argv[3::2], strict=True))
     return len(fields) - before
 
 
-def hsetnx(space: Keyspace, words: Words) -> Reply:
-    if words[2] in _read(space, words[1]):
+def hsetnx(space: Keyspace, argv: Arguments) -> Reply:
+    if argv[2] in _read(space, argv[1]):
         return 0
-    space.find_or_make(dict, words[1])[words[2]] = words[3]
+    space.find_or_make(dict, argv[1])[argv[2]] = argv[3]
     return 1
 
 
-def hgetall(space: Keyspace, words: Words) -> Reply:
-    return [word for pair in _read(space, words[1]).items() for word in pair]
+def hgetall(space: Keyspace, argv: Arguments) -> Reply:
+    return [name for pair in _read(space, argv[1]).items() for name in pair]
 
 
-def hdel(space: Keyspace, words: Words) -> Reply:
-    fields = space.find_as(dict, words[1])
+def hdel(space: Keyspace, argv: Arguments) -> Reply:
+    fields = space.find_as(dict, argv[1])
     if fields is None:
         return 0
-    removed = sum(fields.pop(word, None) is not None for word in words[2:])
+    removed = sum(fields.pop(name, None) is not None for name in argv[2:])
     if not fields:
-        space.remove(words[1])
+        space.remove(argv[1])
     return removed
 
 
-def hlen(space: Keyspace, words: Words) -> Reply:
-    return len(_read(space, words[1]))
+def hlen(space: Keyspace, argv: Arguments) -> Reply:
+    return len(_read(space, argv[1]))
 
 
-def hexists(space: Keyspace, words: Words) -> Reply:
-    return int(words[2] in _read(space, words[1]))
+def hexists(space: Keyspace, argv: Arguments) -> Reply:
+    return int(argv[2] in _read(space, argv[1]))
 
 
-def hkeys(space: Keyspace, words: Words) -> Reply:
-    return list(_read(space, words[1]))
+def hkeys(space: Keyspace, argv: Arguments) -> Reply:
+    return list(_read(space, argv[1]))
 
 
-def hvals(space: Keyspace, words: Words) -> Reply:
-    return list(_read(space, words[1]).values())
+def hvals(space: Keyspace, argv: Arguments) -> Reply:
+    return list(_read(space, argv[1]).values())
 
 
-def hincrby(space: Keyspace, words: Words) -> Reply:
-    by = integer(words[3])
-    old = _read(space, words[1]).get(words[2])
+def hincrby(space: Keyspace, argv: Arguments) -> Reply:
+    by = integer(argv[3])
+    old = _read(space, argv[1]).get(argv[2])
     number = by if old is None else by + integer(old, "ERR hash value is not an integer")
     if not SMALLEST <= number <= LARGEST:
         raise MiniError("ERR increment or decrement would overflow")
-    space.find_or_make(dict, words[1])[words[2]] = b"%d" % number
+    space.find_or_make(dict, argv[1])[argv[2]] = b"%d" % number
     return number
 
 

@@ -19,7 +19,7 @@ from typing import TypeAlias, TypeVar
 Argument: TypeAlias = "str | bytes | int"
 # What hiredis makes of a reply: an error inside an array is a value, elsewhere it is raised.
 Reply: TypeAlias = "int | bytes | list[Reply] | MiniError | None"
-Words: TypeAlias = tuple[bytes, ...]  # a command, its name first
+Arguments: TypeAlias = tuple[bytes, ...]  # a command, its name first
 
 LARGEST = 2**63 - 1
 SMALLEST = -(2**63)
@@ -58,7 +58,7 @@ class SortedSet:
         self.scores[member] = score
         insort(self.order, (score, member))
 
-    def drop(self, member: bytes) -> bool:
+    def remove_member(self, member: bytes) -> bool:
         old = self.scores.pop(member, None)
         if old is None:
             return False
@@ -93,7 +93,7 @@ class Keyspace:
         return self.now_us // 1000
 
     def find(self, key: bytes) -> Value | None:
-        """What lives at ``key`` now. An expired key is removed and not found."""
+        """Return the live value of ``key``. An expired key is removed and not found."""
         when = self.expiries.get(key)
         if when is not None and self.now_us // 1000 > when:
             self.remove(key)
@@ -101,7 +101,7 @@ class Keyspace:
         return self.values.get(key)
 
     def find_as(self, kind: type[_Kind], key: bytes) -> _Kind | None:
-        """The same, and it must be of this type."""
+        """Return the live value of ``key``, which must be of this type."""
         value = self.find(key)
         if value is None or type(value) is kind:
             return value
@@ -124,33 +124,33 @@ class Keyspace:
             self.remove(key)
 
 
-def integer(word: bytes, complaint: str = NOT_AN_INTEGER) -> int:
+def integer(name: bytes, complaint: str = NOT_AN_INTEGER) -> int:
     """An integer as Redis reads it: no sign ``+``, no blanks, no leading zeros, 64 bits."""
-    if _INTEGER.fullmatch(word):
-        number = int(word)
+    if _INTEGER.fullmatch(name):
+        number = int(name)
         if SMALLEST <= number <= LARGEST:
             return number
     raise MiniError(complaint)
 
 
-def score(word: bytes) -> float:
+def score(name: bytes) -> float:
     """A score as ZADD reads it. Too large for a float is an error, and so is too small."""
-    found = _FLOAT.fullmatch(word)
+    found = _FLOAT.fullmatch(name)
     if found is None:
-        _refuse_hexadecimal(word)
+        _refuse_hexadecimal(name)
         raise MiniError("ERR value is not a valid float")
-    number = float(word)
+    number = float(name)
     vanished = number == 0 and found[2] is not None and found[2].strip(b"0.") != b""
     if vanished or (math.isinf(number) and found[2] is not None):
         raise MiniError("ERR value is not a valid float")
     return number + 0.0  # of -0.0, Redis keeps no sign
 
 
-def bound(word: bytes) -> tuple[float, bool]:
+def bound(name: bytes) -> tuple[float, bool]:
     """An end of a range of scores, and whether it is excluded. ``(5``, ``-inf``; nothing is 0."""
-    excluded = word[:1] == b"("
-    rest = word[excluded:].lstrip(b" \t\n\v\f\r")
-    if not rest and len(word) == excluded:
+    excluded = name[:1] == b"("
+    rest = name[excluded:].lstrip(b" \t\n\v\f\r")
+    if not rest and len(name) == excluded:
         return 0.0, excluded
     if not _FLOAT.fullmatch(rest):
         _refuse_hexadecimal(rest)
@@ -158,9 +158,9 @@ def bound(word: bytes) -> tuple[float, bool]:
     return float(rest), excluded
 
 
-def _refuse_hexadecimal(word: bytes) -> None:
-    if word[:3].lower().lstrip(b"+-").startswith(b"0x"):
-        raise NotImplementedError(f"miniredis reads no hexadecimal numbers: {word!r}")
+def _refuse_hexadecimal(name: bytes) -> None:
+    if name[:3].lower().lstrip(b"+-").startswith(b"0x"):
+        raise NotImplementedError(f"miniredis reads no hexadecimal numbers: {name!r}")
 
 
 def spelled(number: float) -> bytes:

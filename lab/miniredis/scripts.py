@@ -22,18 +22,18 @@ from typing import Any, TypeAlias
 from lab.miniredis.keyspace import (
     LARGEST,
     SMALLEST,
+    Arguments,
     Keyspace,
     MiniError,
     Reply,
     Status,
-    Words,
     spelled,
 )
 
-Command: TypeAlias = tuple[Callable[[Keyspace, Words], Reply], int]
+Command: TypeAlias = tuple[Callable[[Keyspace, Arguments], Reply], int]
 Function: TypeAlias = Any  # a compiled script, which lupa gives no type
 
-MANY = 500  # more values than this travel in a table: Lua 5.1 has a small stack for C
+MOST_RETURNED = 500  # more values than this travel in a table: Lua 5.1 has a small stack for C
 COMPILED = 1000  # scripts kept in the process; a random test makes many
 
 _STATUS, _ERROR, _SPELL = 1, 2, 3
@@ -58,11 +58,11 @@ end
 
 -- Numbers as Redis writes them. Python does it too, but does not see the sign of -0 and of nan.
 local function spell(...)
-  local words = {...}
+  local args = {...}
   for i = 1, select('#', ...) do
-    if type(words[i]) == 'number' then words[i] = format('%.17g', words[i]) end
+    if type(args[i]) == 'number' then args[i] = format('%.17g', args[i]) end
   end
-  return unpack(words, 1, select('#', ...))
+  return unpack(args, 1, select('#', ...))
 end
 
 local function call(...)
@@ -117,9 +117,9 @@ local function unless_frozen(change)
 end
 
 local function freeze(contents)
-  local face = setmetatable({}, {__index = contents, __newindex = refuse, __metatable = false})
-  frozen[face] = true
-  return face
+  local view = setmetatable({}, {__index = contents, __newindex = refuse, __metatable = false})
+  frozen[view] = true
+  return view
 end
 
 local function copy(library, without)
@@ -240,7 +240,7 @@ class Engine:
         self._compiled: dict[bytes, tuple[str, Function]] = {}
         self._space: Keyspace | None = None
         self._compile, self._run, self._run_with = self._lua.execute(
-            _PRELUDE, self._dispatch, _sha1hex, MANY
+            _PRELUDE, self._dispatch, _sha1hex, MOST_RETURNED
         )
 
     def compile(self, source: bytes) -> tuple[str, Function]:
@@ -255,12 +255,14 @@ class Engine:
             known = self._compiled[source] = hashlib.sha1(source).hexdigest(), function
         return known
 
-    def run(self, space: Keyspace, function: Function, keys: Words, arguments: Words) -> Reply:
+    def run(
+        self, space: Keyspace, function: Function, keys: Arguments, arguments: Arguments
+    ) -> Reply:
         if self._space is not None:
             raise RuntimeError("a script began inside a script, or in another thread")
         self._space = space
         try:
-            if len(keys) <= 4 and len(arguments) <= MANY:
+            if len(keys) <= 4 and len(arguments) <= MOST_RETURNED:
                 flat = self._run(function, len(keys), *keys, *arguments)
             else:
                 table = self._lua.table_from
@@ -279,24 +281,24 @@ class Engine:
             raise reply
         return reply
 
-    def _dispatch(self, *words: Any) -> Any:
+    def _dispatch(self, *argv: Any) -> Any:
         """One ``redis.call``: what it answers is at the top of this file."""
         try:
-            for word in words:
-                if type(word) is not bytes:
-                    words = _spell(words)
-                    if not words:
+            for name in argv:
+                if type(name) is not bytes:
+                    argv = _spell(argv)
+                    if not argv:
                         return None, _SPELL
                     break
-            command = self._commands.get(words[0]) if words else None
+            command = self._commands.get(argv[0]) if argv else None
             if command is None:
-                command = self._find(words)
+                command = self._find(argv)
             handler, arity = command
-            count = len(words)
+            count = len(argv)
             if count != arity and (arity > 0 or count < -arity):
                 raise MiniError("ERR Wrong number of args calling Redis command from script")
             assert self._space is not None
-            reply = handler(self._space, words)
+            reply = handler(self._space, argv)
         except MiniError as error:
             return None, _ERROR, str(error).encode("utf-8", "surrogateescape")
         kind = type(reply)
@@ -307,23 +309,23 @@ class Engine:
         if type(reply) is Status:
             return None, _STATUS, bytes(reply)
         assert type(reply) is list
-        if len(reply) > MANY or (reply and type(reply[-1]) is list):  # SCAN alone nests
+        if len(reply) > MOST_RETURNED or (reply and type(reply[-1]) is list):  # SCAN alone nests
             return self._table(reply)
         if None in reply:
             return True, *[False if item is None else item for item in reply]
         return True, *reply
 
-    def _find(self, words: tuple[bytes, ...]) -> Command:
-        """What runs a command that is not spelled in capitals, or the reason why nothing does."""
-        if not words:
+    def _find(self, argv: tuple[bytes, ...]) -> Command:
+        """Find a command whose name is not in capitals, or raise the reason why there is none."""
+        if not argv:
             raise MiniError("ERR Please specify at least one argument for this redis lib call")
-        name = words[0].upper()
+        name = argv[0].upper()
         if name in self._forbidden:
             raise MiniError("ERR This Redis command is not allowed from script")
         command = self._commands.get(name)
         if command is None:
             raise NotImplementedError(f"miniredis has no command {_text(name)}")
-        self._commands[words[0]] = command
+        self._commands[argv[0]] = command
         return command
 
     def _table(self, reply: list[Reply]) -> Any:
@@ -333,19 +335,19 @@ class Engine:
         )
 
 
-def _spell(words: tuple[Any, ...]) -> Words:
+def _spell(argv: tuple[Any, ...]) -> Arguments:
     """The arguments of a call as bytes; nothing, if only Lua can tell how a number is spelled."""
     spelt = []
-    for word in words:
-        kind = type(word)
+    for name in argv:
+        kind = type(name)
         if kind is bytes:
-            spelt.append(word)
-        elif kind is int and word and -(10**15) < word < 10**15:
-            spelt.append(b"%d" % word)
+            spelt.append(name)
+        elif kind is int and name and -(10**15) < name < 10**15:
+            spelt.append(b"%d" % name)
         elif kind is int or kind is float:
-            if word == 0 or word != word:
+            if name == 0 or name != name:
                 return ()
-            spelt.append(spelled(word))
+            spelt.append(spelled(name))
         else:
             raise MiniError("ERR Lua redis lib command arguments must be strings or integers")
     return tuple(spelt)

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from lab.miniredis.keyspace import (
     SYNTAX,
+    Arguments,
     Keyspace,
     MiniError,
     Reply,
     SortedSet,
-    Words,
     bound,
     integer,
     score,
@@ -20,20 +20,20 @@ from lab.miniredis.keyspace import (
 )
 
 
-def zadd(space: Keyspace, words: Words) -> Reply:
+def zadd(space: Keyspace, argv: Arguments) -> Reply:
     first, only_new = 2, False
-    while first < len(words):
-        option = words[first].upper()
+    while first < len(argv):
+        option = argv[first].upper()
         if option in (b"XX", b"GT", b"LT", b"CH", b"INCR"):
             raise NotImplementedError(f"miniredis has no ZADD with {option.decode()}")
         if option != b"NX":
             break
         first, only_new = first + 1, True
-    pairs = words[first:]
+    pairs = argv[first:]
     if not pairs or len(pairs) % 2:
         raise MiniError(SYNTAX)
-    scores = [score(word) for word in pairs[::2]]
-    members = space.find_or_make(SortedSet, words[1])
+    scores = [score(name) for name in pairs[::2]]
+    members = space.find_or_make(SortedSet, argv[1])
     before = len(members.scores)
     for number, member in zip(scores, pairs[1::2], strict=True):
         if not (only_new and member in members.scores):
@@ -41,30 +41,30 @@ def zadd(space: Keyspace, words: Words) -> Reply:
     return len(members.scores) - before
 
 
-def zrem(space: Keyspace, words: Words) -> Reply:
-    members = space.find_as(SortedSet, words[1])
+def zrem(space: Keyspace, argv: Arguments) -> Reply:
+    members = space.find_as(SortedSet, argv[1])
     if members is None:
         return 0
-    removed = sum(members.drop(word) for word in words[2:])
+    removed = sum(members.remove_member(name) for name in argv[2:])
     if not members.order:
-        space.remove(words[1])
+        space.remove(argv[1])
     return removed
 
 
-def zscore(space: Keyspace, words: Words) -> Reply:
-    members = space.find_as(SortedSet, words[1])
-    found = None if members is None else members.scores.get(words[2])
+def zscore(space: Keyspace, argv: Arguments) -> Reply:
+    members = space.find_as(SortedSet, argv[1])
+    found = None if members is None else members.scores.get(argv[2])
     return None if found is None else spelled(found)
 
 
-def zcard(space: Keyspace, words: Words) -> Reply:
-    members = space.find_as(SortedSet, words[1])
+def zcard(space: Keyspace, argv: Arguments) -> Reply:
+    members = space.find_as(SortedSet, argv[1])
     return 0 if members is None else len(members.order)
 
 
-def zcount(space: Keyspace, words: Words) -> Reply:
-    low, high = bound(words[2]), bound(words[3])
-    members = space.find_as(SortedSet, words[1])
+def zcount(space: Keyspace, argv: Arguments) -> Reply:
+    low, high = bound(argv[2]), bound(argv[3])
+    members = space.find_as(SortedSet, argv[1])
     return 0 if members is None else len(_between(members, low, high))
 
 
@@ -77,16 +77,16 @@ class _Options:
     limit: int = -1  # negative: no limit
 
 
-def zrange(space: Keyspace, words: Words) -> Reply:
-    options = _options(words[4:])
+def zrange(space: Keyspace, argv: Arguments) -> Reply:
+    options = _options(argv[4:])
     if options.by_score:
-        return _by_score(space, words, options)
+        return _by_score(space, argv, options)
     if options.limit != -1:
         raise MiniError(
             "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"
         )
-    start, stop = integer(words[2]), integer(words[3])
-    members = space.find_as(SortedSet, words[1])
+    start, stop = integer(argv[2]), integer(argv[3])
+    members = space.find_as(SortedSet, argv[1])
     if members is None:
         return []
     count = len(members.order)
@@ -96,22 +96,22 @@ def zrange(space: Keyspace, words: Words) -> Reply:
     return _reply(order[start : max(stop + 1, 0)], options)
 
 
-def zrangebyscore(space: Keyspace, words: Words) -> Reply:
-    return _by_score(space, words, _options(words[4:], reverse=False))
+def zrangebyscore(space: Keyspace, argv: Arguments) -> Reply:
+    return _by_score(space, argv, _options(argv[4:], reverse=False))
 
 
-def zrevrangebyscore(space: Keyspace, words: Words) -> Reply:
-    return _by_score(space, words, _options(words[4:], reverse=True))
+def zrevrangebyscore(space: Keyspace, argv: Arguments) -> Reply:
+    return _by_score(space, argv, _options(argv[4:], reverse=True))
 
 
-@lru_cache(1000)  # scripts say the same again and again
-def _options(words: Words, reverse: bool | None = None) -> _Options:
-    """What follows a range. ZRANGE alone may say by what and from where; the others know."""
+@lru_cache(1000)  # scripts repeat the same options
+def _options(argv: Arguments, reverse: bool | None = None) -> _Options:
+    """Parse the options after a range. Only ZRANGE may choose the order and the direction."""
     free = reverse is None
     options = _Options(by_score=not free, reverse=reverse or False)
-    rest = iter(words)
-    for word in rest:
-        option = word.upper()
+    rest = iter(argv)
+    for name in rest:
+        option = name.upper()
         match option:
             case b"WITHSCORES":
                 options.scores = True
@@ -131,9 +131,9 @@ def _options(words: Words, reverse: bool | None = None) -> _Options:
     return options
 
 
-def _by_score(space: Keyspace, words: Words, options: _Options) -> Reply:
-    first, second = bound(words[2]), bound(words[3])
-    members = space.find_as(SortedSet, words[1])
+def _by_score(space: Keyspace, argv: Arguments, options: _Options) -> Reply:
+    first, second = bound(argv[2]), bound(argv[3])
+    members = space.find_as(SortedSet, argv[1])
     if members is None or options.offset < 0:
         return []
     if options.reverse:
@@ -160,7 +160,7 @@ def _score_of(entry: tuple[float, bytes]) -> float:
 def _reply(found: list[tuple[float, bytes]], options: _Options) -> Reply:
     if not options.scores:
         return [member for _, member in found]
-    return [word for number, member in found for word in (member, spelled(number))]
+    return [name for number, member in found for name in (member, spelled(number))]
 
 
 COMMANDS = {

@@ -9,10 +9,10 @@ from lab.miniredis import hashes, sorted_sets, strings
 from lab.miniredis.keyspace import (
     OK,
     Argument,
+    Arguments,
     Keyspace,
     MiniError,
     Reply,
-    Words,
     integer,
 )
 from lab.miniredis.scripts import Command, Engine, Function
@@ -26,16 +26,16 @@ COMMANDS: dict[bytes, Command] = {
 
 @cache
 def _engine() -> Engine:
-    """One for all stores of the process: a runtime costs far more than a store."""
+    """One engine for all stores of the process: a runtime costs far more than a store."""
     return Engine(COMMANDS, frozenset(_ABOUT_SCRIPTS))
 
 
 class MiniRedis(Keyspace):
     """A Redis 7 on the clock ``time_us`` (microseconds since the epoch).
 
-    ``published`` is told the channel and the message of each PUBLISH and says how many received
-    it. It must not run a script itself: queue what has to happen. ``listening`` says how many
-    listen to a channel. Stores share one Lua, so use them from one thread.
+    ``published`` gets the channel and the message of each PUBLISH and returns the number of
+    receivers. It must not run a script itself: queue such work. ``listening`` returns the number of
+    subscribers of a channel. Stores share one Lua runtime, so use them from one thread.
 
     Error replies are raised as `MiniError`. A command or an option that this store does not have
     raises `NotImplementedError`, through any ``pcall`` of a script.
@@ -54,8 +54,8 @@ class MiniRedis(Keyspace):
 
     def call(self, *args: Argument) -> Reply:
         """The reply to one command, such as ``call("HSET", "key", "field", 1)``."""
-        words = _words(args)
-        name = words[0].upper() if words else b""
+        argv = _encode_all(args)
+        name = argv[0].upper() if argv else b""
         own = _ABOUT_SCRIPTS.get(name)
         command = COMMANDS.get(name)
         if own is not None:
@@ -64,30 +64,30 @@ class MiniRedis(Keyspace):
             run, arity = command
         else:
             raise NotImplementedError(f"miniredis has no command {name!r}")
-        count = len(words)
+        count = len(argv)
         if count != arity and (arity > 0 or count < -arity):
-            word = name.decode().lower()
-            raise MiniError(f"ERR wrong number of arguments for '{word}' command")
+            shown = name.decode().lower()
+            raise MiniError(f"ERR wrong number of arguments for '{shown}' command")
         self.now_us = self.time_us()
-        return run(self, words)
+        return run(self, argv)
 
     def eval(
         self, source: str | bytes, keys: Sequence[Argument], args: Sequence[Argument]
     ) -> Reply:
-        """Run a script, and know it by its SHA from now on."""
-        return self._run(self._learn(source)[1], _words(keys), _words(args))
+        """Run a script, and remember it by its SHA."""
+        return self._run(self._learn(source)[1], _encode_all(keys), _encode_all(args))
 
     def evalsha(self, sha: str, keys: Sequence[Argument], args: Sequence[Argument]) -> Reply:
-        """Run a script that is known. `MiniError` with NOSCRIPT if it is not."""
+        """Run a remembered script. `MiniError` with NOSCRIPT if there is none."""
         function = self._scripts.get(sha)
         if function is None:
             function = self._scripts.get(sha.lower())
             if function is None:
                 raise MiniError("NOSCRIPT No matching script. Please use EVAL.")
-        return self._run(function, _words(keys), _words(args))
+        return self._run(function, _encode_all(keys), _encode_all(args))
 
     def script_load(self, source: str | bytes) -> str:
-        """The SHA by which `evalsha` will know the script."""
+        """Remember a script, and return its SHA."""
         return self._learn(source)[0]
 
     def script_flush(self) -> None:
@@ -104,12 +104,12 @@ class MiniRedis(Keyspace):
         self._scripts[sha] = function
         return sha, function
 
-    def _run(self, function: Function, keys: Words, args: Words) -> Reply:
+    def _run(self, function: Function, keys: Arguments, args: Arguments) -> Reply:
         self.now_us = self.time_us()
         return _engine().run(self, function, keys, args)
 
 
-def _words(args: Sequence[Argument]) -> Words:
+def _encode_all(args: Sequence[Argument]) -> Arguments:
     return tuple([arg if type(arg) is bytes else _encoded(arg) for arg in args])
 
 
@@ -120,47 +120,47 @@ def _encoded(arg: Argument) -> bytes:
         return arg.encode()
     if type(arg) is int:
         return b"%d" % arg
-    raise TypeError(f"a word of a command is str, bytes or int, not {arg!r}")
+    raise TypeError(f"an argument of a command is str, bytes or int, not {arg!r}")
 
 
-def _eval(store: MiniRedis, words: Words) -> Reply:
-    keys, args = _split(words)
-    return store.eval(words[1], keys, args)
+def _eval(store: MiniRedis, argv: Arguments) -> Reply:
+    keys, args = _split(argv)
+    return store.eval(argv[1], keys, args)
 
 
-def _evalsha(store: MiniRedis, words: Words) -> Reply:
-    keys, args = _split(words)
-    return store.evalsha(words[1].decode("utf-8", "replace"), keys, args)
+def _evalsha(store: MiniRedis, argv: Arguments) -> Reply:
+    keys, args = _split(argv)
+    return store.evalsha(argv[1].decode("utf-8", "replace"), keys, args)
 
 
-def _split(words: Words) -> tuple[Words, Words]:
-    count = integer(words[2])
-    if count > len(words) - 3:
+def _split(argv: Arguments) -> tuple[Arguments, Arguments]:
+    count = integer(argv[2])
+    if count > len(argv) - 3:
         raise MiniError("ERR Number of keys can't be greater than number of args")
     if count < 0:
         raise MiniError("ERR Number of keys can't be negative")
-    return words[3 : 3 + count], words[3 + count :]
+    return argv[3 : 3 + count], argv[3 + count :]
 
 
-def _script(store: MiniRedis, words: Words) -> Reply:
-    match [words[1].upper(), *words[2:]]:
+def _script(store: MiniRedis, argv: Arguments) -> Reply:
+    match [argv[1].upper(), *argv[2:]]:
         case [b"LOAD", source]:
             return store.script_load(source).encode()
         case [b"EXISTS", *shas] if shas:
             return [int(sha.decode("utf-8", "replace").lower() in store._scripts) for sha in shas]
-        case [b"FLUSH", *how] if [word.upper() for word in how] in ([], [b"SYNC"], [b"ASYNC"]):
+        case [b"FLUSH", *how] if [name.upper() for name in how] in ([], [b"SYNC"], [b"ASYNC"]):
             store.script_flush()
             return OK
         case [b"FLUSH", *_]:
             raise MiniError("ERR SCRIPT FLUSH only support SYNC|ASYNC option")
-        case [b"LOAD" | b"EXISTS" as word, *_]:
-            name = word.decode().lower()
-            raise MiniError(f"ERR wrong number of arguments for 'script|{name}' command")
-    raise NotImplementedError(f"miniredis has no SCRIPT {words[1]!r}")
+        case [b"LOAD" | b"EXISTS" as name, *_]:
+            shown = name.decode().lower()
+            raise MiniError(f"ERR wrong number of arguments for 'script|{shown}' command")
+    raise NotImplementedError(f"miniredis has no SCRIPT {argv[1]!r}")
 
 
 # Not to be called from a script.
-_ABOUT_SCRIPTS: dict[bytes, tuple[Callable[[MiniRedis, Words], Reply], int]] = {
+_ABOUT_SCRIPTS: dict[bytes, tuple[Callable[[MiniRedis, Arguments], Reply], int]] = {
     b"EVAL": (_eval, -3),
     b"EVALSHA": (_evalsha, -3),
     b"SCRIPT": (_script, -2),

@@ -6,89 +6,89 @@ from lab.miniredis.keyspace import (
     LARGEST,
     OK,
     SYNTAX,
+    Arguments,
     Keyspace,
     MiniError,
     Pattern,
     Reply,
     Status,
-    Words,
     integer,
 )
 
 
-def time(space: Keyspace, words: Words) -> Reply:
+def time(space: Keyspace, argv: Arguments) -> Reply:
     seconds, micros = divmod(space.now_us, 1_000_000)
     return [b"%d" % seconds, b"%d" % micros]
 
 
-def ping(space: Keyspace, words: Words) -> Reply:
-    if len(words) > 2:
+def ping(space: Keyspace, argv: Arguments) -> Reply:
+    if len(argv) > 2:
         raise MiniError("ERR wrong number of arguments for 'ping' command")
-    return words[1] if len(words) == 2 else Status(b"PONG")
+    return argv[1] if len(argv) == 2 else Status(b"PONG")
 
 
-def publish(space: Keyspace, words: Words) -> Reply:
-    return space.published(words[1].decode("utf-8", "surrogateescape"), words[2])
+def publish(space: Keyspace, argv: Arguments) -> Reply:
+    return space.published(argv[1].decode("utf-8", "surrogateescape"), argv[2])
 
 
-def pubsub(space: Keyspace, words: Words) -> Reply:
-    if words[1].upper() != b"NUMSUB":
+def pubsub(space: Keyspace, argv: Arguments) -> Reply:
+    if argv[1].upper() != b"NUMSUB":
         raise NotImplementedError("miniredis has no PUBSUB but NUMSUB")
     counts: list[Reply] = []
-    for channel in words[2:]:
+    for channel in argv[2:]:
         counts += [channel, space.listening(channel.decode("utf-8", "surrogateescape"))]
     return counts
 
 
-def dbsize(space: Keyspace, words: Words) -> Reply:
+def dbsize(space: Keyspace, argv: Arguments) -> Reply:
     space.bury()
     return len(space.values)
 
 
-def flushall(space: Keyspace, words: Words) -> Reply:
-    if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"SYNC", b"ASYNC")):
+def flushall(space: Keyspace, argv: Arguments) -> Reply:
+    if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"SYNC", b"ASYNC")):
         raise MiniError(SYNTAX)
     space.values.clear()
     space.expiries.clear()
     return OK
 
 
-def exists(space: Keyspace, words: Words) -> Reply:
-    return sum(space.find(key) is not None for key in words[1:])
+def exists(space: Keyspace, argv: Arguments) -> Reply:
+    return sum(space.find(key) is not None for key in argv[1:])
 
 
-def delete(space: Keyspace, words: Words) -> Reply:
+def delete(space: Keyspace, argv: Arguments) -> Reply:
     removed = 0
-    for key in words[1:]:
+    for key in argv[1:]:
         if space.find(key) is not None:
             space.remove(key)
             removed += 1
     return removed
 
 
-def type_(space: Keyspace, words: Words) -> Reply:
-    return Status(_type_of(space, words[1]))
+def type_(space: Keyspace, argv: Arguments) -> Reply:
+    return Status(_type_of(space, argv[1]))
 
 
-def scan(space: Keyspace, words: Words) -> Reply:
+def scan(space: Keyspace, argv: Arguments) -> Reply:
     """Everything in the first page: a cursor that is not 0 has nothing more to see."""
-    if not words[1].lstrip(b"-").isdigit():
+    if not argv[1].lstrip(b"-").isdigit():
         raise MiniError("ERR invalid cursor")
     pattern, wanted = Pattern(b"*"), None
-    options = iter(words[2:])
+    options = iter(argv[2:])
     for option in options:
-        word = next(options, None)
+        name = next(options, None)
         match option.upper():
-            case b"COUNT" if word is not None:
-                if integer(word) < 1:
+            case b"COUNT" if name is not None:
+                if integer(name) < 1:
                     raise MiniError(SYNTAX)
-            case b"MATCH" if word is not None:
-                pattern = Pattern(word)
-            case b"TYPE" if word is not None:
-                wanted = word.lower()
+            case b"MATCH" if name is not None:
+                pattern = Pattern(name)
+            case b"TYPE" if name is not None:
+                wanted = name.lower()
             case _:
                 raise MiniError(SYNTAX)
-    if int(words[1]) != 0:
+    if int(argv[1]) != 0:
         return [b"0", []]
     space.bury()
     found: list[Reply] = [
@@ -108,22 +108,22 @@ def _type_of(space: Keyspace, key: bytes) -> bytes:
     return b"hash" if type(value) is dict else b"zset"
 
 
-def pexpire(space: Keyspace, words: Words) -> Reply:
-    return _expire(space, words, space.now_ms)
+def pexpire(space: Keyspace, argv: Arguments) -> Reply:
+    return _expire(space, argv, space.now_ms)
 
 
-def pexpireat(space: Keyspace, words: Words) -> Reply:
-    return _expire(space, words, 0)
+def pexpireat(space: Keyspace, argv: Arguments) -> Reply:
+    return _expire(space, argv, 0)
 
 
-def _expire(space: Keyspace, words: Words, base: int) -> Reply:
-    flags = _expiry_flags(words[3:]) if len(words) > 3 else ()
-    when = integer(words[2])
+def _expire(space: Keyspace, argv: Arguments, base: int) -> Reply:
+    flags = _expiry_flags(argv[3:]) if len(argv) > 3 else ()
+    when = integer(argv[2])
     if when > LARGEST - base:
-        name = words[0].decode().lower()
+        name = argv[0].decode().lower()
         raise MiniError(f"ERR invalid expire time in '{name}' command")
     when += base
-    key = words[1]
+    key = argv[1]
     if space.find(key) is None:
         return 0
     old = space.expiries.get(key)
@@ -144,11 +144,11 @@ def _expire(space: Keyspace, words: Words, base: int) -> Reply:
     return 1
 
 
-def _expiry_flags(words: Words) -> Words:
-    flags = tuple(word.upper() for word in words)
-    for word, flag in zip(words, flags, strict=True):
+def _expiry_flags(argv: Arguments) -> Arguments:
+    flags = tuple(name.upper() for name in argv)
+    for name, flag in zip(argv, flags, strict=True):
         if flag not in (b"NX", b"XX", b"GT", b"LT"):
-            raise MiniError(f"ERR Unsupported option {word.decode('utf-8', 'replace')}")
+            raise MiniError(f"ERR Unsupported option {name.decode('utf-8', 'replace')}")
     if b"NX" in flags and {b"XX", b"GT", b"LT"} & set(flags):
         raise MiniError("ERR NX and XX, GT or LT options at the same time are not compatible")
     if b"GT" in flags and b"LT" in flags:
@@ -156,26 +156,26 @@ def _expiry_flags(words: Words) -> Words:
     return flags
 
 
-def pttl(space: Keyspace, words: Words) -> Reply:
-    if space.find(words[1]) is None:
+def pttl(space: Keyspace, argv: Arguments) -> Reply:
+    if space.find(argv[1]) is None:
         return -2
-    when = space.expiries.get(words[1])
+    when = space.expiries.get(argv[1])
     return -1 if when is None else when - space.now_ms
 
 
-def persist(space: Keyspace, words: Words) -> Reply:
-    if space.find(words[1]) is None:
+def persist(space: Keyspace, argv: Arguments) -> Reply:
+    if space.find(argv[1]) is None:
         return 0
-    return int(space.expiries.pop(words[1], None) is not None)
+    return int(space.expiries.pop(argv[1], None) is not None)
 
 
-def get(space: Keyspace, words: Words) -> Reply:
-    return space.find_as(bytes, words[1])
+def get(space: Keyspace, argv: Arguments) -> Reply:
+    return space.find_as(bytes, argv[1])
 
 
-def set_(space: Keyspace, words: Words) -> Reply:
-    key, value = words[1], words[2]
-    flags, when = _set_options(space, words[3:]) if len(words) > 3 else (frozenset(), None)
+def set_(space: Keyspace, argv: Arguments) -> Reply:
+    key, value = argv[1], argv[2]
+    flags, when = _set_options(space, argv[3:]) if len(argv) > 3 else (frozenset(), None)
     old: Reply = OK
     if b"GET" in flags:
         old = space.find_as(bytes, key)
@@ -190,12 +190,12 @@ def set_(space: Keyspace, words: Words) -> Reply:
     return old
 
 
-def _set_options(space: Keyspace, words: Words) -> tuple[frozenset[bytes], int | None]:
+def _set_options(space: Keyspace, argv: Arguments) -> tuple[frozenset[bytes], int | None]:
     flags: set[bytes] = set()
     ends: tuple[bytes, bytes] | None = None
-    options = iter(words)
-    for word in options:
-        option = word.upper()
+    options = iter(argv)
+    for name in options:
+        option = name.upper()
         match option:
             case b"NX" | b"XX" | b"GET" | b"KEEPTTL":
                 flags.add(option)
@@ -211,8 +211,8 @@ def _set_options(space: Keyspace, words: Words) -> tuple[frozenset[bytes], int |
     return frozenset(flags), None if ends is None else _end(space, *ends)
 
 
-def _end(space: Keyspace, option: bytes, word: bytes) -> int:
-    number = integer(word)
+def _end(space: Keyspace, option: bytes, name: bytes) -> int:
+    number = integer(name)
     if option in (b"EX", b"EXAT"):
         number *= 1000
     base = space.now_ms if option in (b"PX", b"EX") else 0
@@ -221,16 +221,16 @@ def _end(space: Keyspace, option: bytes, word: bytes) -> int:
     return base + number
 
 
-def incr(space: Keyspace, words: Words) -> Reply:
-    old = space.find_as(bytes, words[1])
+def incr(space: Keyspace, argv: Arguments) -> Reply:
+    old = space.find_as(bytes, argv[1])
     number = 0 if old is None else integer(old)
     if number == LARGEST:
         raise MiniError("ERR increment or decrement would overflow")
-    space.values[words[1]] = b"%d" % (number + 1)
+    space.values[argv[1]] = b"%d" % (number + 1)
     return number + 1
 
 
-# Name → what runs it, and how many words it takes: exactly so many, or, negative, at least.
+# Name → implementation and number of arguments with the name: exact, or, if negative, at least.
 COMMANDS = {
     b"TIME": (time, 1),
     b"PING": (ping, -1),

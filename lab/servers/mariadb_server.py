@@ -1,7 +1,7 @@
-"""A MariaDB of our own; see `OwnServer`. What was committed survives SIGKILL, not a power cut.
+"""A private MariaDB server; see `OwnServer`. Committed data survive SIGKILL, not a power cut.
 
-Where LOCKFAST_MYSQLD names the program of a MySQL server, that is run instead, and every test that
-asks for a MariaDB gets a MySQL. What one of them alone can do says so by `is_mysql`.
+If LOCKFAST_MYSQLD names a MySQL server's program, that is run instead, and every test that uses
+MariaDB gets MySQL. Tests of what only one of them has check `is_mysql`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from lab.servers.certificates import make_certificates
 from lab.servers.own_server import PATIENCE, OwnServer
 from lab.servers.programs import MARIADB, MYSQLD
 
-# The same for both: small and fast. Commits reach the kernel, so they survive our kill, not the
-# disk.
+# For both: small and fast. Commits reach the kernel, not the disk, so they survive a SIGKILL.
 SMALL = (
     "--innodb-flush-method=nosync",
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-buffer-pool-size=32M",
     "--performance-schema=off",
 )
-# MySQL writes a log for replicas unless it is told not to, opens a second port, and does not start
-# where a package's folder for files is missing.
+# MySQL by default writes a binlog, opens a second port, and does not start if the folder of
+# secure_file_priv is missing.
 SMALL_MYSQL = (
     "--innodb-redo-log-capacity=32M",
     "--skip-log-bin",
@@ -38,8 +37,8 @@ SMALL_MYSQL = (
 
 
 class MariaDBServer(OwnServer):
-    """Not running until `start`. Its user root needs no password; `database` is there, empty. With
-    ``tls`` it has certificates of ours (MySQL makes some for itself without)."""
+    """A server that is not running until `start`. Its user root needs no password; `database`
+    exists, empty. With ``tls`` it uses our certificates (MySQL generates its own otherwise)."""
 
     is_mysql = bool(MYSQLD)
     PROGRAM = MARIADB[0]
@@ -50,20 +49,25 @@ class MariaDBServer(OwnServer):
         super().__init__()
         self.tls = tls
 
-    # -- Talking to it -------------------------------------------------------------------------
+    # -- Connections ---------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
         return f"mysql://root@127.0.0.1:{self.port}/{self.database}"
 
     def connect(self, **options: Any) -> pymysql.Connection[Any]:
-        """Over TCP. Options of `pymysql.connect`, whose defaults are: no autocommit, and a row
-        that is written again with the same values does not count as changed."""
-        waiter = {"host": "127.0.0.1", "port": self.port, "user": "root", "database": self.database}
-        return pymysql.connect(**waiter | {"read_timeout": PATIENCE} | options)
+        """Connect over TCP. Options are those of `pymysql.connect`, whose defaults are: no
+        autocommit, and a row updated to the same values does not count as changed."""
+        address = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "user": "root",
+            "database": self.database,
+        }
+        return pymysql.connect(**address | {"read_timeout": PATIENCE} | options)
 
     def call(self, statement: str, *parameters: Any) -> tuple[tuple[Any, ...], ...]:
-        """One statement on a connection of its own, through the unix socket: its rows."""
+        """Execute one statement on a new connection over the unix socket; return its rows."""
         with (
             pymysql.connect(
                 unix_socket=str(self.folder / "socket"),
@@ -79,10 +83,10 @@ class MariaDBServer(OwnServer):
 
     @property
     def ca_file(self) -> Path:
-        assert self.tls, "it has no certificates of ours"
+        assert self.tls, "the server was made without tls=True"
         return self.folder / "ca.pem"
 
-    # -- Inside --------------------------------------------------------------------------------
+    # -- Hooks of OwnServer --------------------------------------------------------------------
 
     def _furnish(self, folder: Path) -> None:
         if self.tls:
@@ -90,18 +94,22 @@ class MariaDBServer(OwnServer):
             if self._user:
                 shutil.chown(folder / "server.key", self._user)
         if MYSQLD:
-            words = ["--no-defaults", "--initialize-insecure"]
+            arguments = ["--no-defaults", "--initialize-insecure"]
         else:
-            words = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
+            arguments = [
+                "--no-defaults",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+            ]
         self._run(
             MARIADB[-1],
-            *words,
+            *arguments,
             f"--datadir={folder}/data",
             "--innodb-flush-method=nosync",
-            # A server that starts removes temporary tables where it keeps them: also another's.
+            # A starting server removes all temporary tables in its tmpdir, even another server's.
             f"--tmpdir={folder}",
         )
-        # Read at every start: without names of hosts, 127.0.0.1 is not localhost.
+        # Read at every start. With --skip-name-resolve, 127.0.0.1 is not localhost.
         (folder / "init.sql").write_text(
             f"CREATE DATABASE IF NOT EXISTS {self.database};\n"
             "CREATE USER IF NOT EXISTS root@127.0.0.1;\n"
@@ -109,7 +117,9 @@ class MariaDBServer(OwnServer):
         )
 
     def _arguments(self, port: int) -> list[str]:
-        shown = {"ca": "ca.pem", "cert": "server.pem", "key": "server.key"} if self.tls else {}
+        certificates = (
+            {"ca": "ca.pem", "cert": "server.pem", "key": "server.key"} if self.tls else {}
+        )
         return [
             "--no-defaults",
             "--bind-address=127.0.0.1",
@@ -120,13 +130,13 @@ class MariaDBServer(OwnServer):
             f"--pid-file={self.folder}/pid",
             f"--init-file={self.folder}/init.sql",
             "--skip-name-resolve",
-            *(f"--ssl-{word}={self.folder}/{file}" for word, file in shown.items()),
+            *(f"--ssl-{option}={self.folder}/{file}" for option, file in certificates.items()),
             *SMALL,
             *(SMALL_MYSQL if MYSQLD else ("--innodb-log-file-size=16M",)),
         ]
 
     def _answers(self) -> bool:
-        # PyMySQL leaves its socket open if nobody is there; so it is asked only if somebody is.
+        # PyMySQL leaks its socket if nothing listens, so probe the unix socket first.
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(self.folder / "socket")) != 0:
                 return False

@@ -232,7 +232,7 @@ class OwnServer:
 
 def _found(name: str) -> str:
     path = program(name)
-    assert path, f"no {name} on this machine: lab/lab/servers/ensure installs it"
+    assert path, f"no {name} on this machine: lab/servers/ensure installs it"
     return path
 
 

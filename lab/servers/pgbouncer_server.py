@@ -1,4 +1,4 @@
-"""A PgBouncer of our own before a PostgreSQL, in transaction mode; see `OwnServer`."""
+"""A private PgBouncer in transaction mode, in front of a PostgreSQL server; see `OwnServer`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.servers.postgres_server import PostgresServer
 
 
 class PgBouncerServer(OwnServer):
-    """Not running until `start`. Each transaction may get another session of the server."""
+    """A pooler that is not running until `start`. Each transaction may get another session."""
 
     PROGRAM = "pgbouncer"
     USER = "postgres"
@@ -38,7 +38,7 @@ class PgBouncerServer(OwnServer):
             "auth_file": str(self.folder / "users"),
             "pool_mode": "transaction",
             "default_pool_size": "4",
-            "server_round_robin": "1",  # so that nobody gets the same session twice by chance
+            "server_round_robin": "1",  # so that no client keeps its session by chance
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
         behind = f"host=127.0.0.1 port={self._behind.port}"
@@ -52,8 +52,8 @@ class PgBouncerServer(OwnServer):
         if not ports:
             return False
         try:
-            waiter = f"host={self.folder} port={ports[0]} user=postgres dbname=postgres"
-            with psycopg.connect(waiter, autocommit=True) as connection:
+            conninfo = f"host={self.folder} port={ports[0]} user=postgres dbname=postgres"
+            with psycopg.connect(conninfo, autocommit=True) as connection:
                 return connection.execute("SELECT 1").fetchall() == [(1,)]
         except psycopg.OperationalError:
             return False
@@ -62,4 +62,4 @@ class PgBouncerServer(OwnServer):
         os.kill(self.pid, signal.SIGINT)
 
     def _forget(self) -> None:
-        """It knows nothing."""
+        """Do nothing: PgBouncer stores no data."""

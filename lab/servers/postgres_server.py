@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own; see `OwnServer`. What was committed survives SIGKILL, no power cut."""
+"""A private PostgreSQL server; see `OwnServer`. Commits survive SIGKILL, not a power cut."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from lab.servers.own_server import PATIENCE, OwnServer
 
 
 class PostgresServer(OwnServer):
-    """Not running until `start`. Its user and its database are postgres; no password."""
+    """A server that is not running until `start`. User and database are postgres; no password."""
 
     PROGRAM = "postgres"
     USER = "postgres"
 
-    # -- Talking to it -------------------------------------------------------------------------
+    # -- Connections ---------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """Over TCP. Options of `psycopg.connect`, whose default is no autocommit."""
+        """Connect over TCP. Options are those of `psycopg.connect`; by default no autocommit."""
         return psycopg.connect(self.url, **{"connect_timeout": int(PATIENCE)} | options)
 
     def call(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """One statement on a connection of its own, through the unix socket: its rows."""
+        """Execute one statement on a new connection over the unix socket; return its rows."""
         with psycopg.connect(
             host=str(self.folder),
-            port=self._told_port,
+            port=self._socket_port,
             user="postgres",
             dbname="postgres",
             connect_timeout=int(PATIENCE),
@@ -42,7 +42,7 @@ class PostgresServer(OwnServer):
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    # -- Inside --------------------------------------------------------------------------------
+    # -- Hooks of OwnServer --------------------------------------------------------------------
 
     def _furnish(self, folder: Path) -> None:
         self._run(
@@ -57,17 +57,17 @@ class PostgresServer(OwnServer):
         )
 
     def _arguments(self, port: int) -> list[str]:
-        self._told_port = port  # part of the socket's name
+        self._socket_port = port  # part of the unix socket's name
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
-            # Small and fast. Commits reach the kernel, so they survive our kill, not the disk.
+            # Small and fast. Commits reach the kernel, not the disk, so they survive a SIGKILL.
             "fsync": "off",
             "full_page_writes": "off",
             "shared_buffers": "32MB",
         }
-        words = [word for pair in settings.items() for word in ("-c", "=".join(pair))]
-        return ["-D", f"{self.folder}/data", "-p", str(port), *words]
+        arguments = [argument for pair in settings.items() for argument in ("-c", "=".join(pair))]
+        return ["-D", f"{self.folder}/data", "-p", str(port), *arguments]
 
     def _answers(self) -> bool:
         try:
@@ -76,7 +76,7 @@ class PostgresServer(OwnServer):
             return False
 
     def _end_gently(self) -> None:
-        os.kill(self.pid, signal.SIGINT)  # ends sessions; SIGTERM would wait for them
+        os.kill(self.pid, signal.SIGINT)  # SIGTERM would wait for open sessions
 
     def _forget(self) -> None:
         shutil.rmtree(self.folder / "data")

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import redis
 
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 from lab.servers.certificates import make_certificates
 from lab.servers.own_server import PATIENCE, OwnServer, _free_port
 from lab.servers.redis_server import RedisServer, _once

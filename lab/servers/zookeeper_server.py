@@ -1,8 +1,8 @@
-"""A ZooKeeper of our own, and several that vote; see `OwnServer`.
+"""A private ZooKeeper server, and ensembles of them; see `OwnServer`.
 
-What was acknowledged survives SIGKILL, not a power cut. A tick is 0.2 s, so a session ends within
-0.2 s after its time is over, and may be as short as 0.4 s. It has no unix socket: that it is ours
-is told by the folder that it names as its own.
+Acknowledged writes survive SIGKILL, not a power cut. A tick is 0.2 s, so a session ends within
+0.2 s after its time-out, and may be as short as 0.4 s. The server has no unix socket: it is
+recognized as ours by the data directory that it reports.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SETTINGS: dict[str, object] = {
     "tickTime": round(TICK * 1000),
     "minSessionTimeout": 400,
     "maxSessionTimeout": 60000,  # the default is 20 ticks
-    "maxClientCnxns": 0,  # no limit: everybody comes from one address
+    "maxClientCnxns": 0,  # no limit: all clients connect from one address
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
     "forceSync": "no",
     "initLimit": 50,
     "syncLimit": 10,
 }
-# What TLS needs besides; Debian's zookeeper.jar names the others itself.
+# Further jars for TLS; Debian's zookeeper.jar refers to the others itself.
 TLS_JARS = ("netty-codec.jar", "netty-resolver.jar", "netty-transport-native-unix-common.jar")
 JAVA = [
     "-Xmx64m",
@@ -44,15 +44,18 @@ JAVA = [
     "-XX:-UsePerfData",
     "-Djava.net.preferIPv4Stack=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    # Room that is taken in the log at once: the default, 64 MB, is written for each new one.
+    # KiB preallocated for each new transaction log: the default, 64 MiB, is written each time.
     "-Dzookeeper.preAllocSize=64",
 ]
 
 
 class ZooKeeperServer(OwnServer):
-    """Not running until `start`. `settings` are lines of zoo.cfg; a dot in a name is ``__``.
-    ``tls`` adds a port where it is spoken, to all (``"none"``) or who shows a certificate
-    (``"need"``); the certificates are in its folder."""
+    """One server, not running until `start`.
+
+    ``settings`` are lines of zoo.cfg; a dot in a name is written ``__``. ``tls`` adds a TLS port,
+    with optional (``"none"``) or required (``"need"``) client certificates; the certificates are in
+    the server's folder.
+    """
 
     PROGRAM = "java"
 
@@ -62,7 +65,7 @@ class ZooKeeperServer(OwnServer):
         self.tls_port = 0
         self.settings = SETTINGS | {key.replace("__", "."): v for key, v in settings.items()}
 
-    # -- Talking to it -------------------------------------------------------------------------
+    # -- Access --------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -70,7 +73,7 @@ class ZooKeeperServer(OwnServer):
 
     @property
     def host(self) -> str:
-        """As kazoo wants it: ``127.0.0.1:port``."""
+        """The address as kazoo expects it: ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -78,23 +81,23 @@ class ZooKeeperServer(OwnServer):
         return f"zookeeper+tls://127.0.0.1:{self.tls_port}"
 
     def client(self, **options: Any) -> KazooClient:
-        """A plain client for preparing and asserting, connected. Stop and close it."""
+        """A connected kazoo client for set-up and assertions. The caller stops and closes it."""
         return started(self.host, **options)
 
-    def say(self, word: str, *, timeout: float = PATIENCE) -> str:
-        """The answer to one of its words of four letters (``mntr``); OSError if nobody is there."""
-        return _say(self.port, word, timeout)
+    def command(self, name: str, *, timeout: float = PATIENCE) -> str:
+        """The answer to a four-letter command (``mntr``). Raises OSError if the server is down."""
+        return _send_command(self.port, name, timeout)
 
     def counters(self) -> dict[str, str]:
-        """What it counts and is: ``mntr``, without ``zk_`` before each name."""
-        pairs = [line.split("\t") for line in self.say("mntr").splitlines()]
+        """The values of ``mntr``, without the prefix ``zk_``."""
+        pairs = [line.split("\t") for line in self.command("mntr").splitlines()]
         return {pair[0].removeprefix("zk_"): pair[1] for pair in pairs if len(pair) == 2}
 
     @property
     def mode(self) -> str:
-        """``standalone``, ``leader``, ``follower``; nothing if it does not serve now."""
+        """``standalone``, ``leader`` or ``follower``; empty if the server does not serve now."""
         try:
-            lines = self.say("srvr", timeout=1.0).splitlines()
+            lines = self.command("srvr", timeout=1.0).splitlines()
         except OSError:
             return ""
         modes = [line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")]
@@ -110,10 +113,10 @@ class ZooKeeperServer(OwnServer):
             (folder / "pair.pem").write_text(pair)
 
     def _arguments(self, port: int) -> list[str]:
-        self._told_port = port
+        self._chosen_port = port
         names = (*JARS, *TLS_JARS) if self.tls else JARS
         jars = [program(jar) for jar in names]
-        assert all(jars), f"not all of {', '.join(names)}: lab/lab/servers/ensure installs them"
+        assert all(jars), f"missing one of {', '.join(names)}: lab/servers/ensure installs them"
         settings = self.settings | {
             "clientPort": port,
             "clientPortAddress": "127.0.0.1",
@@ -140,7 +143,7 @@ class ZooKeeperServer(OwnServer):
 
     def _serves(self) -> bool:
         try:
-            return f"dataDir={self.folder}/data/" in _say(self._told_port, "conf", 1.0)
+            return f"dataDir={self.folder}/data/" in _send_command(self._chosen_port, "conf", 1.0)
         except OSError:
             return False
 
@@ -153,7 +156,8 @@ class ZooKeeperServer(OwnServer):
 
 
 class _Voter(ZooKeeperServer):
-    """One of several. It is started when it listens: it serves only if enough others run too."""
+    """One server of an ensemble. It counts as started when it listens: it serves only while a
+    majority runs."""
 
     def __init__(self, number: int, port: int, settings: dict[str, object]) -> None:
         super().__init__()
@@ -167,13 +171,13 @@ class _Voter(ZooKeeperServer):
 
     def _answers(self) -> bool:
         try:
-            return _say(self._told_port, "ruok", 1.0) == "imok"
+            return _send_command(self._chosen_port, "ruok", 1.0) == "imok"
         except OSError:
             return False
 
 
 class ZooKeepers:
-    """So many ZooKeepers that vote, of which `leader` is the leader. Not running until `start`."""
+    """An ensemble of ``number`` servers, not running until `start`."""
 
     def __init__(self, number: int = 3, **settings: object) -> None:
         self._number = number
@@ -187,8 +191,8 @@ class ZooKeepers:
         self.stop()
 
     def start(self) -> Self:
-        """Run all, and wait until all serve."""
-        assert not self.nodes, "they run already"
+        """Start all servers, and wait until all serve."""
+        assert not self.nodes, "the ensemble runs already"
         for _ in range(ATTEMPTS):
             self.nodes = self._new_nodes()
             try:
@@ -196,10 +200,10 @@ class ZooKeepers:
                     node.start()
                 self.settle()
                 return self
-            except (RuntimeError, AssertionError) as error:  # a port was taken, maybe
+            except (RuntimeError, AssertionError) as error:  # a port may have been taken
                 problem = error
                 self.stop()
-        raise RuntimeError("they do not start") from problem
+        raise RuntimeError("the ensemble does not start") from problem
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -207,21 +211,21 @@ class ZooKeepers:
         self.nodes = []
 
     def leader(self) -> ZooKeeperServer:
-        """Who leads; waits for the vote if there is one just now."""
+        """The leader; waits for an election that is under way."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             for node in self.nodes:
                 if node.is_running and node.mode in ("leader", "standalone"):
                     return node
             time.sleep(0.02)
-        raise AssertionError("nobody leads")
+        raise AssertionError("no leader was elected")
 
     def followers(self) -> list[ZooKeeperServer]:
         leader = self.leader()
         return [node for node in self.nodes if node is not leader]
 
     def settle(self) -> None:
-        """Wait until all that run serve, one of them as the leader."""
+        """Wait until all running servers serve, one of them as the leader."""
         until = time.monotonic() + PATIENCE
         for node in self.nodes:
             while node.is_running and not node._serves():
@@ -238,18 +242,18 @@ class ZooKeepers:
         return ",".join(node.host for node in self.nodes)
 
     def client(self, **options: Any) -> KazooClient:
-        """A plain client of all, connected. Stop and close it."""
+        """A connected kazoo client of the ensemble. The caller stops and closes it."""
         return started(self.hosts, **options)
 
-    def say(self, word: str) -> str:
-        """The leader's answer."""
-        return self.leader().say(word)
+    def command(self, name: str) -> str:
+        """The leader's answer to a four-letter command."""
+        return self.leader().command(name)
 
     def _new_nodes(self) -> list[ZooKeeperServer]:
         if self._number == 1:
-            alone = ZooKeeperServer()
-            alone.settings = dict(self._settings)
-            return [alone]
+            single = ZooKeeperServer()
+            single.settings = dict(self._settings)
+            return [single]
         ports: dict[int, None] = {}  # no two the same
         while len(ports) < 3 * self._number:
             ports[own_server._free_port()] = None
@@ -270,10 +274,10 @@ def started(hosts: str, **options: Any) -> KazooClient:
     return client
 
 
-def _say(port: int, word: str, timeout: float) -> str:
+def _send_command(port: int, name: str, timeout: float) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout) as wire:
         wire.settimeout(timeout)
-        wire.sendall(word.encode())
+        wire.sendall(name.encode())
         answer = b""
         while piece := wire.recv(65536):
             answer += piece

@@ -124,10 +124,10 @@ def late_bells_are_believed() -> Iterator[None]:
     """A bell of a grant that is over, heard after we asked again and were told to wait."""
 
     def believed(waiting: Any, sent: float | None, grant: Granted, now: float) -> Any:
-        by_bell = sent is None
-        return waiting.last[0] if sent is None else sent, now, grant, by_bell
+        by_wakeup = sent is None
+        return waiting.last[0] if sent is None else sent, now, grant, by_wakeup
 
-    with patch.object(acquire, "_believed", believed):
+    with patch.object(acquire, "_accepted_grant", believed):
         yield
 
 

@@ -192,7 +192,7 @@ class SimBackend:
         self._wakeups = Wakeups()
         self._ear = SimSignal(node)
         self._asked = asked
-        self.woken = self._wakeups.wake
+        self.woken = self._wakeups.deliver
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,8 +1,8 @@
-"""Redlock in the simulator: the production core, keeper, backend and Lua on N small Redis servers,
-each behind a network of its own, which restart, forget, and hang.
+"""Redlock in the simulator: the production core, keeper, backend and Lua on N simulated Redis
+servers, each behind its own network, which restart, lose their data, and hang.
 
-What stands for production's transports has their duties: what is owed to a node is said again, and
-bells of several nodes are heard as one.
+`SimVoters` replaces the production transports and has their duties: it sends unanswered calls
+again, and merges the wake-ups of several nodes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from lockfast.stores.redis.errors import ServerError
 from lockfast.stores.redis.wakeup_messages import channel_of
 from lockfast.stores.redlock.backend import QuorumBackend
 from lockfast.stores.redlock.commands import Call
-from lockfast.stores.redlock.nodes import GRACE, HANGS, Chorus, Ringer
+from lockfast.stores.redlock.nodes import GRACE, HANG_TIMEOUT, MergedWakeups, NodeWakeups
 from lockfast.stores.redlock.votes import Enough, Reply
-from lockfast.stores.redlock.voting import Asks, Calls
+from lockfast.stores.redlock.voting import Ballots, Calls
 from lockfast.stores.wakeups import Wakeups
 
 NOT_ASKED = BackendError("not asked")
 MOST_AGAIN = 12
 
 
-class Standing(NamedTuple):
-    """A hold, or a place (fence 0), at one node."""
+class Row(NamedTuple):
+    """A hold, or a waiter (fence 0), at one node."""
 
     id: str
     fence: int
 
 
 class QuorumNode(RedisServer):
-    """One of the servers."""
+    """One server of the quorum."""
 
-    def standing(self, name: str) -> list[Standing]:
-        """What lives there of a name."""
+    def rows(self, name: str) -> list[Row]:
+        """Return the live holds and waiters of a name."""
         key, now, seen = key_of(name), int(self.wall() * 1e6), []
         for kind in (key, f"{key}:w"):
-            said: Any = self._redis.call("HGETALL", kind)
-            for claim_id, text in zip(said[::2], said[1::2], strict=True):
+            fields: Any = self._redis.call("HGETALL", kind)
+            for claim_id, text in zip(fields[::2], fields[1::2], strict=True):
                 if not claim_id.startswith(b"."):
                     first, ends = text.split()[:2]
                     if int(ends) > now:
                         fence = int(first) if kind == key else 0
-                        seen.append(Standing(claim_id.decode(), fence))
+                        seen.append(Row(claim_id.decode(), fence))
         return seen
 
     def run(self, call: Call | bytes) -> Any:
@@ -60,21 +60,21 @@ class QuorumNode(RedisServer):
         return answer
 
 
-class Ear:
-    """What a node's bells reach, in one client."""
+class QuorumListener:
+    """A client's listener at one node."""
 
     def __init__(self, voters: SimVoters, number: int) -> None:
         self.node = voters.node
-        self.wakeups = Ringer(voters.chorus, number, voters.node.now, voters.woken)
+        self.wakeups = NodeWakeups(voters.merged, number, voters.node.now, voters.wakeup_received)
         self._voters = voters
         self._number = number
 
-    def ear_lost(self) -> None:
-        self._voters.ear_lost(self._number)
+    def listener_lost(self) -> None:
+        self._voters.listener_lost(self._number)
 
 
 class SimVoters:
-    """How one client's calls travel to all nodes."""
+    """One client's simulated connections to all nodes."""
 
     suspends = True
 
@@ -84,7 +84,7 @@ class SimVoters:
         self.wheres = [f"node {number}" for number in range(self.size)]
         self.wake_addresses = ["."] * self.size
         self.wakeups = Wakeups()
-        self.chorus = Chorus(self.wakeups, self.size)
+        self.merged = MergedWakeups(self.wakeups, self.size)
         self.now = node.now
         self._wake_address = f"{node.name}{node.world.dice.random()}"
         self._servers = servers
@@ -93,11 +93,11 @@ class SimVoters:
         self.interrupt = self._signal.set
 
     def ask(
-        self, calls: Calls, enough: Enough, budget: float, owed: bool = False
+        self, calls: Calls, enough: Enough, budget: float, resend: bool = False
     ) -> Awaitable[list[Reply]]:
-        return self._ask(calls, enough, budget, owed)
+        return self._ask(calls, enough, budget, resend)
 
-    async def _ask(self, calls: Calls, enough: Enough, budget: float, owed: bool) -> list[Reply]:
+    async def _ask(self, calls: Calls, enough: Enough, budget: float, resend: bool) -> list[Reply]:
         signal, until = SimSignal(self.node), self.node.now() + budget
         replies: list[Reply] = [NOT_ASKED] * self.size
 
@@ -109,12 +109,12 @@ class SimVoters:
         for number, call in enumerate(calls):
             if call is not None:
                 replies[number] = None
-                self._send(number, call, replied, owed, MOST_AGAIN)
+                self._send(number, call, replied, resend, MOST_AGAIN)
         while not enough(replies) and None in replies and self.node.now() < until:
             await signal.wait(until - self.node.now())
         return list(replies)
 
-    def tell(self, calls: Calls) -> None:
+    def send(self, calls: Calls) -> None:
         for number, call in enumerate(calls):
             if call is not None:
                 self._send(number, call, lambda *_: None, True, MOST_AGAIN)
@@ -124,7 +124,7 @@ class SimVoters:
         number: int,
         call: Call | bytes,
         replied: Callable[[int, Any], None],
-        owed: bool,
+        resend: bool,
         times: int,
     ) -> None:
         server, node = self._servers[number], self.node
@@ -141,14 +141,14 @@ class SimVoters:
 
         def again() -> None:
             if not answered and not node.dead:
-                self._send(number, call, replied, owed, times - 1)
+                self._send(number, call, replied, resend, times - 1)
 
         if not node.dead:
             server.travel(node, arrived)
-            if owed and times:
-                node.world.after(HANGS, again)
+            if resend and times:
+                node.world.after(HANG_TIMEOUT, again)
 
-    # ---- bells -------------------------------------------------------------------------------
+    # ---- wake-ups ----------------------------------------------------------------------------
 
     async def subscribe(self, since: float) -> bool:
         self._listening = True
@@ -163,23 +163,24 @@ class SimVoters:
 
                 def subscribe(number: int = number, server: QuorumNode = server) -> None:
                     if server.up and not self.node.dead:
-                        server.subscribe(channel_of(self._wake_address), Ear(self, number))  # type: ignore[arg-type]
+                        listener: Any = QuorumListener(self, number)
+                        server.subscribe(channel_of(self._wake_address), listener)
                         self.wake_addresses[number] = self._wake_address
                         self.wakeups.wake_all()
 
                 server.travel(self.node, subscribe)
 
-    def ear_lost(self, number: int) -> None:
+    def listener_lost(self, number: int) -> None:
         self.wake_addresses[number] = "."
         self.wakeups.wake_all()
         self._signal.set()
 
-    def woken(self) -> None:
-        self.node.world.after(2 * GRACE, self._settle)
+    def wakeup_received(self) -> None:
+        self.node.world.after(2 * GRACE, self._flush)
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         if not self.node.dead:
-            self.chorus.settle(self.node.now())
+            self.merged.flush(self.node.now())
 
     async def listen(self, timeout: float | None) -> None:
         if self._listening and "." in self.wake_addresses and self.wakeups:
@@ -188,14 +189,14 @@ class SimVoters:
         await self._signal.wait(timeout)
 
     def distrust(self, node: int) -> None:
-        raise AssertionError("the simulated Redis answered nonsense")
+        raise AssertionError("the simulated Redis sent a malformed reply")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no sockets."""
 
 
 def quorum_of(world: World, size: int, drift: float, weather: Weather) -> list[QuorumNode]:
-    """Servers whose clocks are apart by up to some seconds."""
+    """Make servers whose clocks differ by up to six seconds."""
     servers = []
     for _ in range(size):
         server = QuorumNode(world, 1 + world.dice.uniform(-drift, drift), weather)
@@ -205,4 +206,4 @@ def quorum_of(world: World, size: int, drift: float, weather: Weather) -> list[Q
 
 
 def quorum_backend(node: Node, servers: Sequence[QuorumNode], longest: float) -> QuorumBackend:
-    return QuorumBackend(SimVoters(node, servers), Asks(f"nonce {node.name}"), longest)
+    return QuorumBackend(SimVoters(node, servers), Ballots(f"nonce {node.name}"), longest)

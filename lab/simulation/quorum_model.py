@@ -1,17 +1,18 @@
-"""The fence rule of a quorum, explored exhaustively: a few claims on three nodes, the production
-Lua and the production tally, every order in which requests arrive, and every loss of one.
+"""The fence rule of a quorum, explored exhaustively: a few claims on three nodes, with the
+production Lua and the production tally, in every order in which requests may arrive, with every
+loss of one.
 
-A claimer asks all nodes to vote. As soon as a majority of the answers that it has are grants, it
-goes on: it is granted at once if these agree on a fence, else when a majority has settled one;
-then it gives back. What arrives when is up to the explorer, and which requests or replies never do,
-and whether a node forgets everything meanwhile. Time stands still: no lease ends.
+A claimer asks all nodes to vote. It proceeds as soon as a majority has granted: it holds the lock
+at once if these votes agree on a fence, else when a majority has settled one; then it releases. The
+explorer chooses which request arrives when, which requests or replies are lost, and whether a node
+loses its data meanwhile. Time does not pass: no lease ends.
 
-Checked whenever somebody is granted something: nobody else holds what excludes it; its fence was
-given to nobody else; and it is above all fences that were granted before it asked.
+Checked at every grant: no other holder excludes it; no other claim got the same fence; and its
+fence is above all fences that were granted before the claimer asked.
 
-``naive`` takes the greatest fence of the votes without writing it back, as one would at first: the
-explorer finds a fence that was given twice, or fell. ``marks`` False lets a node that forgot vote
-at once: the same, or two holders.
+``naive`` takes the greatest fence of the votes without writing it back, the obvious first idea: the
+explorer finds a fence that was given twice, or that fell. With ``marks`` False, a node that lost
+its data votes at once: the explorer finds the same violations, or two holders.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ import hiredis
 
 from lab.miniredis import MiniRedis
 from lockfast.model import ALL_SLOTS, Claim
-from lockfast.stores.redlock.commands import MARK, Call, giving_back, settling, voting
+from lockfast.stores.redlock.commands import MARK, Call, release_call, settle_call, vote_call
 from lockfast.stores.redlock.votes import Poll, Tally
 
 NODES, MAJORITY = 3, 2
 LEASE = 30.0
-# The clocks of the nodes, in µs: apart, so that their fences are, and not far, so that they meet.
+# The clocks of the nodes, in µs: different, so that their fences differ, yet close, so that they
+# collide.
 CLOCKS = (1_000_000_000_000, 1_000_000_000_002, 1_000_000_000_001)
 FOUNDED = "0 60000000"
 
 
 class Message(NamedTuple):
     claimer: int
-    phase: str  # vote, settle, give back
+    phase: str  # vote, settle, release
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class Claimer:
-    """Where one of them is, and what it heard. ``before`` is the greatest fence that was granted
+    """A claimer's stage and the replies so far. ``before`` is the greatest fence that was granted
     when it began."""
 
     stage: str = "idle"  # → voting → settling → held → over
@@ -52,7 +54,7 @@ class Claimer:
 
 
 class State(NamedTuple):
-    nodes: tuple[Any, ...]  # what each keeps
+    nodes: tuple[Any, ...]  # the data of each
     flying: frozenset[Message]
     claimers: tuple[Claimer, ...]
     granted: tuple[int, ...]
@@ -77,7 +79,7 @@ class Model:
             Claim("sim:a", f"claim-{n}", "host 1 main", LEASE, slots, wait=False)
             for n in range(claimers)
         ]
-        self._known: dict[Any, tuple[Any, Any]] = {}  # what a node does to a message, by its state
+        self._known: dict[Any, tuple[Any, Any]] = {}  # step of a node → reply and data
         self._redis = [MiniRedis(lambda at=at: at, lambda *_: 0) for at in CLOCKS]  # type: ignore[misc]
         for node in self._redis:
             node.call("SET", MARK, FOUNDED)
@@ -85,7 +87,7 @@ class Model:
         self._start = State(nodes, frozenset(), (Claimer(),) * claimers, (), losses, forgets)
 
     def explore(self, most: int = 10**6) -> Found:
-        """All states that can be reached, up to the first violation."""
+        """Visit all reachable states, up to the first violation."""
         seen: set[State] = set()
         todo, grants = [self._start], 0
         while todo and len(seen) < most:
@@ -106,7 +108,7 @@ class Model:
         for number, claimer in enumerate(state.claimers):
             if claimer.stage in ("voting", "settling"):
                 decided = list(self._decide(state, number, claimer))
-                if decided:  # as soon as it can, as production does; nobody else sees a difference
+                if decided:  # at once, as production does: no other claimer can tell
                     yield from decided
                     return
         for number, claimer in enumerate(state.claimers):
@@ -114,17 +116,17 @@ class Model:
                 begun = replace(claimer, stage="voting", before=max(state.granted, default=0))
                 yield self._sent(state, number, begun, "vote"), ""
             elif claimer.stage == "held":
-                yield self._sent(state, number, replace(claimer, stage="over"), "give back"), ""
+                yield self._sent(state, number, replace(claimer, stage="over"), "release"), ""
         for message in state.flying:
             rest = state._replace(flying=state.flying - {message})
             answer, kept = self._arrives(rest, message)
             nodes = tuple(kept if n == message.node else one for n, one in enumerate(rest.nodes))
-            yield self._heard(rest._replace(nodes=nodes), message, answer), ""
+            yield self._replied(rest._replace(nodes=nodes), message, answer), ""
             if state.losses:
                 fewer = rest._replace(losses=state.losses - 1)
                 lost = "lost"
-                yield self._heard(fewer, message, lost), ""  # the request
-                yield self._heard(fewer._replace(nodes=nodes), message, lost), ""  # the reply
+                yield self._replied(fewer, message, lost), ""  # the request
+                yield self._replied(fewer._replace(nodes=nodes), message, lost), ""  # the reply
         if state.forgets:
             for node in range(NODES):
                 yield self._forgot(state, node), ""
@@ -139,7 +141,7 @@ class Model:
         claimers[number] = claimer
         return state._replace(claimers=tuple(claimers))
 
-    def _heard(self, state: State, message: Message, answer: Any) -> State:
+    def _replied(self, state: State, message: Message, answer: Any) -> State:
         claimer = state.claimers[message.claimer]
         if claimer.stage in ("held", "over"):
             return state
@@ -156,7 +158,8 @@ class Model:
         return state._replace(nodes=nodes, forgets=state.forgets - 1)
 
     def _decide(self, state: State, number: int, claimer: Claimer) -> Iterator[tuple[State, str]]:
-        """What it may do with what it has heard so far: the production tally says."""
+        """Yield the claimer's next step, which the production tally decides by the replies so
+        far."""
         replies = [None if one in (None, "lost") else list(one) for one in claimer.answers]
         waits = None in claimer.answers
         if claimer.stage == "voting":
@@ -181,8 +184,8 @@ class Model:
                 again = replace(claimer, fence=above)
                 yield self._sent(state, number, again, "settle"), ""
                 return
-        if not waits:  # no majority: everything is taken back
-            yield self._sent(state, number, replace(claimer, stage="over"), "give back"), ""
+        if not waits:  # no majority: the claim is withdrawn
+            yield self._sent(state, number, replace(claimer, stage="over"), "release"), ""
 
     def _granted(
         self, state: State, number: int, claimer: Claimer, fence: int
@@ -210,11 +213,11 @@ class Model:
     def _step(self, state: State, message: Message) -> tuple[Any, Any]:
         claim = [self._claims[message.claimer]]
         if message.phase == "vote":
-            call = voting(claim, message.claimer + 1, 0, ".", make=True, stop=True)
+            call = vote_call(claim, message.claimer + 1, 0, ".", create=True, stop=True)
         elif message.phase == "settle":
-            call = settling(claim, [state.claimers[message.claimer].fence])
+            call = settle_call(claim, [state.claimers[message.claimer].fence])
         else:
-            call = giving_back(claim)
+            call = release_call(claim)
         self._restore(message.node, state.nodes[message.node])
         answer = self._call(message.node, call)
         return tuple(answer), self._kept(message.node)
@@ -225,7 +228,7 @@ class Model:
         return self._redis[node].call(*reader.gets())
 
     def _kept(self, node: int) -> Any:
-        """Hashes and strings; nobody waits in this model."""
+        """Return a node's hashes and strings; there are no queues, since no claimer waits."""
         redis = self._redis[node]
         kept: list[Any] = []
         for key in (MARK.encode(), b"lf:{sim:a}"):
@@ -245,4 +248,4 @@ class Model:
             if isinstance(value, bytes):
                 redis.call("SET", key, value)
             elif value:
-                redis.call("HSET", key, *(word for pair in value for word in pair))
+                redis.call("HSET", key, *(part for pair in value for part in pair))

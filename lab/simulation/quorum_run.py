@@ -1,13 +1,13 @@
-"""One run of one seed on a quorum: thirty virtual seconds of trouble, then quiet.
+"""One run of one seed on a quorum: thirty virtual seconds of faults, then quiet.
 
-The witness asks nothing of the store's law. It sits at the clients: whoever is granted something
-must find nobody else who believes in what excludes it (P1, P2), its fence is unique, and above
-every fence that was granted before it asked (P3); whoever was told "released" is not held by a
-majority of nodes (P5); and when trouble is over everybody is served, and no node keeps anything
-(P4).
+The witness does not use the law of slots. It observes the clients: when a claim is granted, no
+other client has a valid hold that excludes it (P1, P2), and its fence is unique and above every
+fence granted before the claim was sent (P3); after a release that reported success, no majority of
+nodes has the hold (P5); and when the faults are over every waiter is served, and no node keeps
+anything (P4).
 
-Of the nodes any number may forget everything, but not all within one longest lease: then there is
-nothing left that could protect but the fence.
+Any number of nodes may lose their data, but not all within one longest lease: then nothing but the
+fence could protect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("lock", "lock", "readwrite", "multi")
 
 @dataclass(slots=True)
 class QuorumReport:
-    """What one seed showed."""
+    """The result of one seed."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -86,11 +86,11 @@ class QuorumScenario:
             if self.world.time >= TROUBLE:
                 return
             try:
-                await self.turn(core)
+                await self.lock_once(core)
             except (LockfastError, Cancelled):
                 pass
 
-    async def turn(self, core: Core) -> None:
+    async def lock_once(self, core: Core) -> None:
         dice = self.dice
         timeout = dice.choice((0.0, 0.5, 3.0, None, None))
         names = ("sim:a", "sim:b") if self.kind == "multi" else ("sim:a",)
@@ -106,8 +106,8 @@ class QuorumScenario:
             holds = [held] if isinstance(held, Held) else []
         else:
             parts = in_order(("sim", Part(core, one)) for one in terms)
-            several = await attempt_all(parts, timeout)
-            holds = several if isinstance(several, list) else []
+            batch = await attempt_all(parts, timeout)
+            holds = batch if isinstance(batch, list) else []
         for one in holds:
             self.entered(core, one, before.get(one.claim.name, 0))
         if not holds:
@@ -124,7 +124,7 @@ class QuorumScenario:
             self.released(holds[0])
 
     def entered(self, core: Core, held: Held, before: int) -> None:
-        """Somebody was told that it holds it."""
+        """Check a claim that was granted."""
         name, fence = held.claim.name, held.fence
         known = self.fences.setdefault(name, set())
         if fence in known:
@@ -147,11 +147,11 @@ class QuorumScenario:
 
     def released(self, held: Held) -> None:
         mine = (held.claim.id, held.fence)
-        nodes = sum(mine in server.standing(held.claim.name) for server in self.servers)
+        nodes = sum(mine in server.rows(held.claim.name) for server in self.servers)
         if nodes > len(self.servers) // 2:
             self.accuse("P5", f"{held.claim.id} was released and a majority still has it")
 
-    # ---- what goes wrong -------------------------------------------------------------------------
+    # ---- faults ----------------------------------------------------------------------------------
 
     def trouble(self) -> None:
         dice, world = self.dice, self.world
@@ -169,7 +169,7 @@ class QuorumScenario:
             server = dice.choice(self.servers)
             world.at(time, self.away, server, dice.choice((0.05, 0.5, 2.0)), dice.random() < 0.5)
             time += dice.uniform(0.5, 2 * LONGEST)
-        if dice.random() < 0.4:  # a majority forgets at nearly the same time
+        if dice.random() < 0.4:  # a majority loses its data at nearly the same time
             time = dice.uniform(5, TROUBLE / 2)
             for server in dice.sample(self.servers, len(self.servers) // 2 + 1):
                 world.at(time + dice.uniform(0, 0.3), self.away, server, 0.05, True)
@@ -186,7 +186,7 @@ class QuorumScenario:
             self.add_client(f"{node.name}'")
 
     def away(self, server: QuorumNode, seconds: float, forgets: bool) -> None:
-        """It hangs, or it restarts empty, unless all others did just before."""
+        """Take a server down for a while; it restarts empty unless all others just did."""
         server.up = False
         server.restarted()
         now = self.world.time
@@ -215,7 +215,7 @@ class QuorumScenario:
                 self.accuse("P4", f"a worker of {task.node.name} still waits")
         for number, server in enumerate(self.servers):
             for name in ("sim:a", "sim:b"):
-                for row in server.standing(name):
+                for row in server.rows(name):
                     self.accuse("P4", f"{row} was left behind at node {number}")
         for error in self.world.crashes:
             self.accuse("P5", f"a worker ended in {error!r}")
@@ -231,7 +231,7 @@ class QuorumScenario:
 
 
 def run_quorum_seed(seed: int) -> QuorumReport:
-    """One run; the same seed, the same run."""
+    """Run one seed. The same seed gives the same run."""
     log = logging.getLogger("lockfast")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,8 +1,8 @@
 """Redis in the simulator: the production Lua and backend on a small Redis, behind the network.
 
-The scripts run in Lua 5.1 on `testing.miniredis`, which is checked against the real server. What
-stands for production's transports here has their duties: it says where bells are heard, it loses
-its ear when the server restarts, and opens it again from `hear`.
+The scripts run in Lua 5.1 on `lab.miniredis`, which is checked against the real server.
+`SimTransport` has the duties of production's transports: it provides the wake address, loses its
+subscription when the server restarts, and subscribes again from `listen`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from lockfast.model import Busy, Claim, Differs, Granted
 from lockfast.stores.redis.backend import RedisBackend
 from lockfast.stores.redis.commands import key_of, name_of
 from lockfast.stores.redis.errors import ServerError
-from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.wakeups import Wakeups
 
-EAR_BUDGET = 1.0
+SUBSCRIBE_BUDGET = 1.0
 
 
 class RedisServer(Server):
-    """One Redis. Its wall clock is the only one it has."""
+    """One Redis server. The wall clock is the only clock it has."""
 
     leases_by_wall = True
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         super().__init__(world, rate, weather)
-        self.fair: dict[str, bool] = {}  # what claims asked for; of a hold it is not written
+        self.fair: dict[str, bool] = {}  # by claim id; a hold's row does not tell
         self._listeners: dict[str, SimTransport] = {}
         self._redis = self._new()
 
@@ -48,7 +48,7 @@ class RedisServer(Server):
     def restarted(self) -> None:
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
-            listener.ear_lost()
+            listener.listener_lost()
 
     def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
         return SimRedisBackend(SimTransport(node, self), self, node, asked)
@@ -65,28 +65,28 @@ class RedisServer(Server):
             return 0
         listener = self._listeners[channel]
         push = [b"message", channel.encode(), message]
-        self.travel_slowly(listener.node, heard, listener.node, delivered, push, listener.wakeups)
+        self.travel_slowly(listener.node, heard, listener.node, deliver, push, listener.wakeups)
         return 1
 
     def execute(self, command: bytes) -> Any:
         reader = hiredis.Reader()
         reader.feed(command)
-        words = reader.gets()
+        parts = reader.gets()
         try:
-            answer: Any = self._redis.call(*words)
+            answer: Any = self._redis.call(*parts)
         except MiniError as error:
             answer = ServerError(str(error))
-        for name in {name_of(word) for word in words if word.startswith(b"lf:{")}:
+        for name in {name_of(part) for part in parts if part.startswith(b"lf:{")}:
             self.observe(name)
         return answer
 
     def seen(self, name: str) -> Seen:
         key = key_of(name)
         ask: Callable[..., Any] = self._redis.call
-        said = ask("HGETALL", key)
+        pairs = ask("HGETALL", key)
         holds = [
             self._row(claim_id, text, hold=True)
-            for claim_id, text in zip(said[::2], said[1::2], strict=True)
+            for claim_id, text in zip(pairs[::2], pairs[1::2], strict=True)
             if claim_id != b".f"
         ]
         order = ask("ZRANGE", f"{key}:q", 0, -1)
@@ -120,7 +120,7 @@ class RedisServer(Server):
 
 
 class SimTransport:
-    """How a node's commands travel."""
+    """The transport of a node's commands, through the simulated network."""
 
     suspends = True
 
@@ -144,7 +144,7 @@ class SimTransport:
         answers: list[Any] = await ask(self._server, self.node, budget, execute)
         return answers
 
-    async def settled(
+    async def calls_replicated(
         self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
     ) -> list[Any]:
         raise AssertionError("this server has no replicas")
@@ -164,11 +164,11 @@ class SimTransport:
             self._server.subscribe(channel_of(self._own_wake_address), self)
             return True
 
-        await ask(self._server, self.node, EAR_BUDGET, subscribe)
+        await ask(self._server, self.node, SUBSCRIBE_BUDGET, subscribe)
         self.wake_address = self._own_wake_address
 
-    def ear_lost(self) -> None:
-        """The connection broke: noticed at once, and opened again by whoever hears."""
+    def listener_lost(self) -> None:
+        """Handle a broken connection: noticed at once; the next `listen` subscribes again."""
         self.wake_address = "."
         self.wakeups.wake_all()
         self._signal.set()
@@ -183,14 +183,14 @@ class SimTransport:
         await self._signal.wait(timeout)
 
     def distrust(self, why: str) -> None:
-        raise AssertionError("the simulated Redis answered nonsense")
+        raise AssertionError("the simulated Redis sent a malformed reply")
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class SimRedisBackend(RedisBackend):
-    """The production backend, which tells the scenario what it asks for."""
+    """The production backend, which reports its claims to the scenario."""
 
     def __init__(
         self,
@@ -204,22 +204,22 @@ class SimRedisBackend(RedisBackend):
         self._node = node
         self._asked = asked
 
-    def _tell(self, claim: Claim) -> None:
+    def _report(self, claim: Claim) -> None:
         self._asked(claim)
         self._server.nodes[claim.id] = self._node
         self._server.fair[claim.id] = claim.fair
 
-    def _ask_claim(self, claim: Claim, budget: float) -> Any:
-        self._tell(claim)
-        return super()._ask_claim(claim, budget)
+    def _send_claim(self, claim: Claim, budget: float) -> Any:
+        self._report(claim)
+        return super()._send_claim(claim, budget)
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        self._tell(claim)
+        self._report(claim)
         return await super().claim(claim, budget)
 
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
         for claim in claims:
-            self._tell(claim)
+            self._report(claim)
         return await super().claim_batch(claims, budget)

@@ -1,6 +1,6 @@
-"""Planted bugs in counting replicas, and in what a failover may forget: each is one wrong line.
+"""Planted bugs in counting replicas, and in what a failover may forget: one wrong line each.
 
-A test runs every one of them and demands that some seed finds it, as with those of `bugs`.
+A test plants each of them and requires that some seed finds it, as for the bugs in `bugs`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ from lockfast.stores.redis.replicas import ReplicatedBackend
 
 @contextmanager
 def claims_without_acknowledgement_count() -> Iterator[None]:
-    """Who asked is told yes before any replica knows of it."""
+    """A claim is granted before any replica has acknowledged it."""
     with patch.object(ReplicatedBackend, "_run", RedisBackend._run):
         yield
 
 
 @contextmanager
 def renewals_without_acknowledgement_count() -> Iterator[None]:
-    """Belief grows, and the replica that takes over knows of an older lease."""
+    """Validity is extended, and the replica that takes over has the older lease."""
     with patch.object(ReplicatedBackend, "renew", RedisBackend.renew):
         yield
 
 
 @contextmanager
-def a_bell_is_believed_without_replicas() -> Iterator[None]:
-    """It tells of a grant in the release of another, who waited for nobody."""
+def a_wakeup_is_trusted_without_replicas() -> Iterator[None]:
+    """A wake-up carries a grant from the release of another client, which waited for no replica."""
     with patch.object(ReplicatedBackend, "watch", RedisBackend.watch):
         yield
 
 
 @contextmanager
-def a_refresh_is_believed_without_replicas() -> Iterator[None]:
-    """It tells of a grant, too; where only places were refreshed nobody looks whether replicas have
-    it."""
+def a_refresh_is_trusted_without_replicas() -> Iterator[None]:
+    """A refresh reports grants, too; a renewal of waiters only is not checked with the replicas."""
     honest = ReplicatedBackend.renew
 
     async def renew(
@@ -58,15 +57,15 @@ def a_refresh_is_believed_without_replicas() -> Iterator[None]:
 
 
 @contextmanager
-def what_was_not_replicated_is_not_undone() -> Iterator[None]:
-    """It stands at the master, renewed by nobody, in the way of all others until its lease ends."""
+def a_grant_that_was_not_replicated_is_not_withdrawn() -> Iterator[None]:
+    """The grant stays at the master, renewed by nobody, and blocks others until its lease ends."""
     honest = acquire.leave
     refused: set[str] = set()
     not_replicated = ReplicatedBackend._not_replicated
 
-    def remember(self: ReplicatedBackend, claims: Sequence[Claim], lacking: Any) -> NotReplicated:
+    def remember(self: ReplicatedBackend, claims: Sequence[Claim], too_few: Any) -> NotReplicated:
         refused.update(claim.id for claim in claims)
-        return not_replicated(self, claims, lacking)
+        return not_replicated(self, claims, too_few)
 
     async def leave(backend: Any, keeper: Any, claim: Claim, limit: float) -> Any:
         if claim.id not in refused:
@@ -81,8 +80,8 @@ def what_was_not_replicated_is_not_undone() -> Iterator[None]:
 
 
 @contextmanager
-def too_few_are_enough() -> Iterator[None]:
-    """None of them, to be exact."""
+def no_acknowledgement_is_required() -> Iterator[None]:
+    """Zero replicas are enough."""
     with patch.object(ReplicatedBackend, "_wanted", lambda self: 0):
         yield
 
@@ -92,13 +91,13 @@ REPLICA_BUGS: dict[str, Bug] = {
     for bug in (
         claims_without_acknowledgement_count,
         renewals_without_acknowledgement_count,
-        a_bell_is_believed_without_replicas,
-        a_refresh_is_believed_without_replicas,
-        what_was_not_replicated_is_not_undone,
-        too_few_are_enough,
+        a_wakeup_is_trusted_without_replicas,
+        a_refresh_is_trusted_without_replicas,
+        a_grant_that_was_not_replicated_is_not_withdrawn,
+        no_acknowledgement_is_required,
     )
 } | {
-    # A plain counter repeats when the replica that takes over had not heard of the last grants.
+    # A plain counter repeats when the replica that takes over has not received the last grants.
     "fences_repeat_after_a_failover": Bug(
         LUA_BUGS["lua_fence_without_a_floor"].plant, store="forgetful"
     ),

@@ -1,12 +1,12 @@
 """Redis with replicas in the simulator: they lag, and one of them takes over.
 
-The master's keyspace after each step is what travels to its replicas, in order, each with a lag of
-its own; what they have they acknowledge, and WAIT counts that. A failover makes one of them the
-master, with what it has by then: steps that it had not heard of are forgotten.
+After each step the master's keyspace travels to its replicas, in order, with a lag per replica.
+Replicas acknowledge what has arrived, and WAIT counts the acknowledgements. A failover makes one of
+them the master, with the data it has by then: later steps are forgotten.
 
-Two stores. `Replicated` counts replicas: one must acknowledge, and the one that has most takes
-over, as Sentinel means to elect: nothing that a client believes in may be lost. `Forgetful` counts
-none, and anyone takes over: beliefs are lost, but fences grow.
+Two stores. `Replicated` counts replicas: one must acknowledge, and the replica with the most steps
+takes over, as Sentinel tries to elect: no valid hold may be lost. `Forgetful` counts none, and any
+replica takes over: holds are lost, but fences grow.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Data = tuple[dict[bytes, Any], dict[bytes, int]]
 
 
 class Replica:
-    """What it has: the data as of a step of the master, and which step that is."""
+    """A replica's state: the data as of one step of the master, and the number of that step."""
 
     def __init__(self, data: Data, step: int, lag: float) -> None:
         self.data, self.step, self.lag = data, step, lag
         self.acknowledged = step
-        self.latest = 0.0  # when the last step that is under way arrives
+        self.latest = 0.0  # when the last step under way arrives
 
 
 class Forgetful(RedisServer):
-    """Nobody waits for replicas, and whichever comes first takes over."""
+    """A master whose clients do not wait for replicas, and of which any replica takes over."""
 
     fails_over = True
     forgets = True
@@ -47,13 +47,13 @@ class Forgetful(RedisServer):
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         super().__init__(world, rate, weather)
         self._step = 0
-        self._reign = 0  # what is under way from an earlier master arrives nowhere
+        self._reign = 0  # steps under way from an earlier master are discarded
         self._replicas: list[Replica] = []
         self._waits: list[Callable[[], None]] = []
         self._follow()
 
     def _follow(self) -> None:
-        """All replicas have what the master has, from now on with a lag."""
+        """Give all replicas the master's data; from now on they lag."""
         dice = self.world.dice
         self._replicas = [
             Replica(self._data(), self._step, dice.choice(LAGS)) for _ in range(REPLICAS)
@@ -96,21 +96,21 @@ class Forgetful(RedisServer):
     def acknowledged(self, step: int) -> int:
         return sum(replica.acknowledged >= step for replica in self._replicas)
 
-    def wait(self, replicas: int, wait_ms: int, tell: Callable[[int], None]) -> None:
-        """Tell how many have what was written so far, when so many have, or when time is over."""
+    def wait(self, replicas: int, wait_ms: int, reply: Callable[[int], None]) -> None:
+        """Reply how many replicas have the last step: once ``replicas`` have, or at a time-out."""
         step, reign = self._step, self._reign
-        told: list[int] = []
+        replied: list[int] = []
 
         def look() -> None:
             if self.acknowledged(step) >= replicas:
                 over()
 
         def over() -> None:
-            if not told:
-                told.append(1)
+            if not replied:
+                replied.append(1)
                 self._waits.remove(look)
                 if reign == self._reign and self.up:
-                    tell(self.acknowledged(step))
+                    reply(self.acknowledged(step))
 
         self._waits.append(look)
         look()
@@ -119,7 +119,7 @@ class Forgetful(RedisServer):
     # ---- failover ------------------------------------------------------------------------------
 
     def fail_over(self) -> None:
-        """The master is no more; the one that takes over has what it has."""
+        """Replace the master by a replica, with the data which that has."""
         replica = self.chosen()
         self._reign += 1
         self._redis.values, self._redis.expiries = replica.data
@@ -134,7 +134,7 @@ def _copied(value: Any) -> Any:
 
 
 class Replicated(Forgetful):
-    """One replica must acknowledge; who has most takes over."""
+    """A master of which one replica must acknowledge; the one with the most steps takes over."""
 
     forgets = False
 
@@ -146,13 +146,13 @@ class Replicated(Forgetful):
 
 
 class WaitingTransport(SimTransport):
-    """What waits for replicas."""
+    """A transport whose commands wait for replicas."""
 
     def __init__(self, node: Node, server: Forgetful) -> None:
         super().__init__(node, server)
         self._master = server
 
-    async def settled(
+    async def calls_replicated(
         self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
     ) -> list[Any]:
         server, node = self._master, self.node
@@ -179,7 +179,7 @@ class WaitingTransport(SimTransport):
 
 
 class SimReplicatedBackend(SimRedisBackend, ReplicatedBackend):
-    """The production backend that counts replicas, which tells the scenario what it asks for."""
+    """The production backend that counts replicas, which reports its claims to the scenario."""
 
     def __init__(
         self,

@@ -212,7 +212,7 @@ class SimRuntime:
     def owner(self) -> object:
         return self.node.world.current
 
-    def asker(self, label: str) -> tuple[object, str]:
+    def identity(self, label: str) -> tuple[object, str]:
         return self.node.world.current, Who(self.node.name, 1, "task", label).encoded()
 
     def stack(self) -> Callable[[], str]:

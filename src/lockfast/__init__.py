@@ -3,7 +3,7 @@
     with lockfast.lock("nightly-report"):
         build_report()
 
-`connect` makes a client of a store, `lockfast.aio` is the same for asyncio.
+`connect` returns a client for a store; `lockfast.aio` offers the same API for asyncio.
 """
 
 from lockfast import aio

@@ -1,4 +1,4 @@
-"""`python -m lockfast` is the command `lockfast`."""
+"""Run the ``lockfast`` command: ``python -m lockfast``."""
 
 import sys
 

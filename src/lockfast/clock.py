@@ -1,4 +1,4 @@
-"""The clocks of a process: one to measure by, one to date by."""
+"""The clocks of a process: one that measures durations, one that gives dates."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-# A lease goes on while the machine sleeps, so belief must be measured on a clock that does too.
-# Linux has BOOTTIME for that; elsewhere MONOTONIC is the nearest there is.
+# A lease runs on while the machine is suspended, so validity is measured on a clock that does too:
+# BOOTTIME on Linux. Elsewhere MONOTONIC is the best available.
 _LEASE_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-# Seconds that pass: never steps, runs during suspend. The same for all processes of a host. Bound
-# to the system's function, without a line of Python between: it is asked ten times a cycle.
+# A monotonic time in seconds: never steps, runs during suspend, is the same for all processes of a
+# host. Bound to the system call with no Python code between, because every cycle reads it ten
+# times.
 now: Callable[[], float] = partial(time.clock_gettime, _LEASE_CLOCK)
 
-# Seconds since the epoch: to show, and to floor fences with. It may step.
+# Seconds since the epoch, to show and as a lower bound of fences. It may step.
 wall: Callable[[], float] = time.time

@@ -1,7 +1,7 @@
 """``@client.locked("ACCOUNT:{user.id}")``: one call at a time per name.
 
-All that can be wrong with it is found at decoration: the key expression, the keywords, the kind of
-function. It knows the clients only by what it calls on them, so both faces use it.
+Every mistake is reported at decoration: in the key expression, the keywords, the kind of function.
+The decorator knows clients only through the methods it calls, so both APIs share it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,30 @@ KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost",
 
 
 class Locking(Protocol):
+    """Client as the decorator sees it."""
+
     def counterpart(self, api: str) -> Any: ...
 
 
 def check_function(function: Any, call: str) -> None:
-    """Refuse what cannot be decorated."""
+    """Refuse objects that cannot be decorated: classes, generators, values."""
     if not callable(function) or isinstance(function, type):
-        raise ConfigurationError(f"{call} decorates a function: @client.{call}")
+        raise ConfigurationError(
+            f"{call} decorates a function, not {function!r}: write @client.{call} above a def"
+        )
     if any(is_one(called) for is_one in GENERATES for called in _called(function)):
         raise ConfigurationError(
-            f"{function!r} is a generator: its body would run after the lock was released. Take "
-            "the lock inside it"
+            f"{function!r} is a generator: its body would run after the lock was released. "
+            "Acquire the lock inside the generator instead"
         )
 
 
 def is_async(function: Any) -> bool:
-    """Is it to be awaited? An object with an async ``__call__`` is, too: its body would else run
-    after the lock was released."""
+    """Return True if calls of ``function`` must be awaited.
+
+    An object with an async ``__call__`` counts too: otherwise its body would run after the lock
+    was released.
+    """
     return any(map(inspect.iscoroutinefunction, _called(function)))
 
 
@@ -49,8 +56,10 @@ def _called(function: Any) -> tuple[Any, Any]:
 
 
 def template_of(key: Key, function: Any, prefix: str | None) -> str:
-    """What all names of a decorated function have in common: the expression; of a key that is a
-    function, the name of what is decorated."""
+    """Return the label that all names of a decorated function share.
+
+    That is the key expression, or the decorated function's name if the key is a callable.
+    """
     text = key if isinstance(key, str) else getattr(function, "__qualname__", "a callable")
     return f"{prefix}:{text}" if prefix else text
 
@@ -65,19 +74,21 @@ def locked_by(
     semaphore: int | None,
     terms: Mapping[str, Any],
 ) -> Callable[[F], F]:
-    """The decorator itself. ``client`` is asked at the first call, so that a default client is not
-    made at import."""
+    """Return the decorator. ``client`` is called at the first call of the decorated function, so
+    that a default client does not connect at import."""
     check_terms("locked()", terms, KEYWORDS)
     if kind not in ("lock", "read", "write"):
-        raise ConfigurationError(f"kind={kind!r}: 'lock', 'read' or 'write'")
+        raise ConfigurationError(f"kind={kind!r} must be 'lock', 'read' or 'write'")
     if semaphore is not None:
         checked_number("semaphore", semaphore, MOST_PERMITS)
         if kind != "lock":
-            raise ConfigurationError(f"semaphore={semaphore!r} and kind={kind!r}: one or the other")
+            raise ConfigurationError(
+                f"semaphore={semaphore!r} and kind={kind!r} exclude each other: pass one of them"
+            )
     if on_busy not in ("raise", "skip"):
-        raise ConfigurationError(f"on_busy={on_busy!r}: 'raise' or 'skip'")
+        raise ConfigurationError(f"on_busy={on_busy!r} must be 'raise' or 'skip'")
     skip = on_busy == "skip"
-    # To skip is not to wait, unless a time is given.
+    # on_busy="skip" does not wait, unless a timeout is passed.
     timeout = terms.get("timeout") or 0
 
     def decorate(function: F) -> F:
@@ -88,11 +99,11 @@ def locked_by(
         def lock_for(api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             chosen, name = client().counterpart(api), name_of(args, kwargs)
             if semaphore is not None:
-                return chosen._made_of(template, chosen.semaphore(name, semaphore, **terms))
+                return chosen._with_template(template, chosen.semaphore(name, semaphore, **terms))
             if kind == "lock":
-                return chosen._made_of(template, chosen.lock(name, **terms))
+                return chosen._with_template(template, chosen.lock(name, **terms))
             both = chosen.rwlock(name, **terms)
-            return chosen._made_of(template, both.read() if kind == "read" else both.write())
+            return chosen._with_template(template, both.read() if kind == "read" else both.write())
 
         if is_async(function):
 

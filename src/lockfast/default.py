@@ -1,4 +1,4 @@
-"""The client behind ``lockfast.lock``, for those who need only one."""
+"""Default client behind ``lockfast.lock``, for programs that need only one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ C = TypeVar("C", bound=BaseClient)
 
 
 class DefaultClient(Generic[C]):
-    """Made when first called, from ``$LOCKFAST_URL``."""
+    """Callable that returns the default client, connecting to ``$LOCKFAST_URL`` on the first call.
+
+    A closed default client is replaced by a new one on the next call.
+    """
 
     def __init__(self, connect: Callable[[], C]) -> None:
         self.client: C | None = None

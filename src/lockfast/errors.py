@@ -1,8 +1,8 @@
 """Every exception of lockfast, in one family.
 
-A message names the lock, the holder and the offending value, and says what to do. It never shows
-a password or a whole claim id. ``None`` as a return value means "not acquired"; anything that went
-wrong is one of these.
+A message names the lock, the holder and the offending value, and says what to do. A message never
+shows a password or a whole claim id. ``None`` as a return value means "not acquired"; everything
+that goes wrong raises one of these exceptions.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class LockfastError(Exception):
-    """The base of everything that lockfast raises. Can be pickled, as pools of processes need."""
+    """Base class of every exception that lockfast raises. Picklable, as process pools require."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _again(kind: type[LockfastError], said: tuple[Any, ...], facts: dict[str, Any]) -> Any:
-    error = kind.__new__(kind, *said)
-    error.args = said
-    error.__dict__.update(facts)
+def _rebuild(kind: type[LockfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
     return error
 
 
 class AcquireTimeout(LockfastError, TimeoutError):
     """The lock was not acquired within ``timeout`` seconds; the body did not run.
 
-    ``snapshot`` tells who held it and who waited when we gave up (``None`` if the store could not
-    be asked any more).
+    ``snapshot`` shows the holders and waiters at the moment the caller gave up (``None`` if the
+    store could not be queried any more).
     """
 
     def __init__(self, message: str, *, name: str, timeout: float, snapshot: Snapshot | None):
@@ -42,10 +42,10 @@ class AcquireTimeout(LockfastError, TimeoutError):
 
 
 class HoldLost(LockfastError):
-    """The hold ended without us: its lease ran out, or the store no longer knows it.
+    """The hold ended before it was released: its lease ran out, or the store no longer knows it.
 
-    Somebody else may hold the lock already. What was written under ``fence`` must be refused by
-    the resource from now on; do not write more.
+    Another owner may hold the lock already. Stop writing; the resource must refuse every further
+    write under ``fence``.
     """
 
     def __init__(self, message: str, *, name: str, fence: int):
@@ -57,8 +57,8 @@ class HoldLost(LockfastError):
 class StaleFence(LockfastError):
     """The resource refused a write: it has seen a higher fence, so another holder took over.
 
-    Nothing was written. ``seen`` is the fence that the resource knows (``None`` if it could not
-    tell: the row is gone). To try again with the same hold cannot help.
+    Nothing was written, and retrying with the same hold cannot succeed. ``seen`` is the highest
+    fence that the resource knows, or ``None`` if the row that records it is gone.
     """
 
     def __init__(self, message: str, *, name: str, fence: int, seen: int | None):
@@ -69,24 +69,29 @@ class StaleFence(LockfastError):
 
 
 class NotHeld(LockfastError, RuntimeError):
-    """A release, or a take-over, of something that this owner does not hold."""
+    """A release or a take-over of a hold that this owner does not have."""
 
 
 class WouldDeadlock(LockfastError, RuntimeError):
-    """Who asks holds what it would have to wait for: it would wait for itself, for ever. Or two
-    transactions wait for each other, and the database has chosen this one to give way."""
+    """The owner already holds what it would have to wait for, so it would wait for itself forever.
+
+    In a database: two transactions wait for each other, and the database chose this one as the
+    victim. Roll back and run the transaction again.
+    """
 
 
 class StaleSnapshot(LockfastError):
-    """The transaction got the lock, but would go on to see data as they were before another holder
-    changed them: it had read something before it asked. The lock was not given. Roll back, and take
-    the lock first, or use READ COMMITTED."""
+    """The transaction read data before it asked for the lock, and would keep seeing that old data.
+
+    Another holder has changed the data since, so the lock was not granted. Roll back, and take the
+    lock before the first read, or use READ COMMITTED.
+    """
 
 
 class BackendError(LockfastError, ConnectionError):
     """The store could not be reached, or did not answer in time: the outcome is unknown.
 
-    ``transient`` is False when asking again cannot help (a wrong password, a broken file).
+    ``transient`` is False when a retry cannot help (a wrong password, a corrupt file).
     """
 
     def __init__(self, message: str, *, transient: bool = True):
@@ -95,9 +100,9 @@ class BackendError(LockfastError, ConnectionError):
 
 
 class NotReplicated(LockfastError):
-    """Too few replicas acknowledged the claim in time; it was undone, and nothing is held.
+    """Too few replicas acknowledged the claim in time; the claim was undone and nothing is held.
 
-    ``acknowledged`` of ``wanted`` did. To ask again may help: when replicas are back.
+    ``acknowledged`` of ``wanted`` replicas answered. A retry may succeed once replicas are back.
     """
 
     def __init__(self, message: str, *, name: str, acknowledged: int, wanted: int):
@@ -108,13 +113,15 @@ class NotReplicated(LockfastError):
 
 
 class QuorumError(BackendError):
-    """Too few nodes of a quorum answered; the message says which did not, and why. What was begun
-    was taken back where it could be."""
+    """Too few nodes of a quorum answered; the message lists the missing nodes and their errors.
+
+    Partial grants were withdrawn from every node that could be reached.
+    """
 
 
 class Unsupported(LockfastError):
-    """The store cannot give what was asked for; the message says why."""
+    """The store does not offer the requested feature; the message says why."""
 
 
 class ConfigurationError(LockfastError, ValueError):
-    """A name, a number, a URL or a key expression that cannot be meant; refused before any I/O."""
+    """An invalid name, number, URL, option or key expression; raised before any I/O."""

@@ -1,9 +1,9 @@
-"""What happens to a client's locks, as values: given to those who listen (`client.on_event`).
+"""Events of a client's locks, as values that listeners receive (`client.on_event`).
 
-Each hold gives `Acquired` and then exactly one of `Released`, `Detached` and `Lost`; each wait in a
-queue gives `WaitBegan` and then exactly one `WaitEnded`. So whoever counts the first up and the
-second down knows what is held and who waits. Re-entry gives nothing: nothing happens at the store.
-Durations are seconds.
+Each hold emits `Acquired` and then exactly one of `Released`, `Detached` and `Lost`; each wait in a
+queue emits `WaitBegan` and then exactly one `WaitEnded`. A listener that counts the first up and
+the second down knows the number of holds and of waiters. Re-entry emits nothing, since nothing
+happens at the store. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened. ``store`` is the kind of the store, as `Capabilities.store` says it."""
+    """Base of all events. ``store`` is the kind of the store, as in `Capabilities.store`."""
 
     store: str
 
 
 @dataclass(frozen=True, slots=True)
 class NameEvent(Event):
-    """Something happened to a name. ``template`` is the expression that the name was made of, where
-    there is one (``@client.locked("ACCOUNT:{user.id}")``), or else empty: there are few of them,
-    while names may be without end."""
+    """Base of events about one name. ``template`` is the expression that the name was made of, if
+    any (``@client.locked("ACCOUNT:{user.id}")``), or else empty. Templates are few, while the
+    number of names may be unbounded."""
 
     name: str
     template: str
@@ -30,19 +30,19 @@ class NameEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class WaitBegan(NameEvent):
-    """It was not free: the claim stands in the queue."""
+    """The name was taken: the claim waits in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitEnded(NameEvent):
-    """The claim stands there no more, whatever it led to."""
+    """The claim has left the queue, whatever the outcome."""
 
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired(NameEvent):
-    """A hold began, ``waited`` seconds after it was asked for."""
+    """A hold began, ``waited`` seconds after it was requested."""
 
     fence: int
     waited: float
@@ -50,22 +50,22 @@ class Acquired(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class TimedOut(NameEvent):
-    """Not acquired: the time was over before it was our turn."""
+    """The name was not acquired within the time-out."""
 
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(NameEvent):
-    """Not acquired: it was asked for once, with no time to wait, and was taken."""
+    """The name was taken, and the caller did not want to wait."""
 
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
 class Failed(NameEvent):
-    """Not acquired: cancelled, interrupted, or refused by the store. ``error`` is the name of the
-    exception's class."""
+    """The acquisition was cancelled, interrupted or refused by the store. ``error`` is the name of
+    the exception's class."""
 
     waited: float
     error: str
@@ -73,8 +73,8 @@ class Failed(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class Released(NameEvent):
-    """A hold was given back after ``lasted`` seconds. (If the store did not answer that, its lease
-    ends it there.)"""
+    """A hold was released after ``lasted`` seconds. (If the store did not answer, the lease ends it
+    there.)"""
 
     fence: int
     lasted: float
@@ -82,7 +82,7 @@ class Released(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class Detached(NameEvent):
-    """This client keeps the hold no more; another process may take it over."""
+    """The client gave up the hold without releasing it; another process may take it over."""
 
     fence: int
     lasted: float
@@ -90,7 +90,7 @@ class Detached(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class Lost(NameEvent):
-    """A hold ended without us. ``cause`` says how that is known."""
+    """A hold ended before it was released. ``cause`` describes how that is known."""
 
     fence: int
     lasted: float
@@ -99,7 +99,7 @@ class Lost(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class RenewFailed(Event):
-    """The keeper's request for ``count`` holds and places was not answered; it will ask again."""
+    """The keeper's renewal of ``count`` holds and waiters was not answered; it will be retried."""
 
     count: int
     error: str

@@ -1,8 +1,9 @@
-"""What must happen around a fork, for everything that has a thread, a file or a hold.
+"""Fork handlers for every object that has a thread, a file or a hold.
 
-Before it, everybody comes to rest (no mutex held, no file half written); after it the parent goes
-on and the child forgets what was the parent's. A child must not rely on the rest: who forks in C
-may have told nobody before. Remembered weakly: this keeps nothing alive.
+Before a fork, all registered objects quiesce (no mutex held, no file half written); after it, the
+parent continues and the child discards what belongs to the parent. The child's handler must not
+rely on the quiescence: a program that forks in C may run the child's handlers only. References are
+weak, so registration keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -22,46 +23,46 @@ class Forkable(Protocol):
     def after_fork_in_child(self) -> None: ...
 
 
-_remembered: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_resting: list[Forkable] = []
-_one_fork_at_a_time = threading.Lock()
+_registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_quiesced: list[Forkable] = []
+_fork_mutex = threading.Lock()
 
 
-def remember(thing: Forkable) -> None:
-    """From now on tell it of forks, as long as it lives."""
-    _remembered.add(thing)
+def register(thing: Forkable) -> None:
+    """Call the handlers of ``thing`` around every fork, as long as it lives."""
+    _registered.add(thing)
 
 
 def _before() -> None:
-    _one_fork_at_a_time.acquire()
-    for thing in list(_remembered):
-        _resting.append(thing)
+    _fork_mutex.acquire()
+    for thing in list(_registered):
+        _quiesced.append(thing)
         thing.before_fork()
 
 
 def _after_in_parent() -> None:
-    while _resting:
-        _resting.pop().after_fork_in_parent()
-    _one_fork_at_a_time.release()
+    while _quiesced:
+        _quiesced.pop().after_fork_in_parent()
+    _fork_mutex.release()
 
 
 def _after_in_child() -> None:
-    """All that is remembered, whether it rested or not: a server in C that forks (uWSGI, say) tells
-    only the child."""
-    global _one_fork_at_a_time
-    _resting.clear()
-    _one_fork_at_a_time = threading.Lock()
-    for thing in list(_remembered):
+    """Call all registered objects, quiesced or not: a server in C that forks (uWSGI, say) runs the
+    child's handlers only."""
+    global _fork_mutex
+    _quiesced.clear()
+    _fork_mutex = threading.Lock()
+    for thing in list(_registered):
         thing.after_fork_in_child()
 
 
 class ForkSafeMutex:
-    """A mutex of a module, around state that is whole at every instant: a child, in which the
-    thread that was inside does not exist, gets a new one."""
+    """A module's mutex around state that is consistent at every instant. A forked child, where the
+    thread that held it does not exist, gets a new one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        remember(self)
+        register(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -70,16 +71,16 @@ class ForkSafeMutex:
         self._lock.release()
 
     def before_fork(self) -> None:
-        """No need to wait for who is inside."""
+        """Nothing to do: the state is consistent, whoever holds the mutex."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
 
 
-# Where there is no fork there is nothing to do.
+# Platforms without fork have no handlers to register.
 with contextlib.suppress(AttributeError):
     os.register_at_fork(
         before=_before,

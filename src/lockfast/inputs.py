@@ -1,7 +1,7 @@
-"""What users may say: names, seconds, keywords. Refused here, at the face, before any I/O.
+"""Validation of user input (names, durations, keywords) at the API, before any I/O.
 
-A number that is rounded to "for ever", a name that two stores spell differently, or a keyword of
-another library that is silently ignored has cost others their exclusion.
+Other libraries have lost mutual exclusion to each of these: a number rounded to "forever", a name
+that two stores spell differently, a keyword of another library that is silently ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LABEL = 200
 MAX_METADATA = 1000
 MAX_SECONDS = 366 * 86400.0
 
-# What other libraries call it, and what it is called here.
+# Keywords of other lock libraries, and the keyword that means the same here.
 FOREIGN = {
     "expire": "lease",
     "expires": "lease",
@@ -50,10 +50,10 @@ FOREIGN = {
 
 
 def checked_name(name: object, *, what: str = "a name") -> str:
-    """The name as it is: never normalised, never cut."""
+    """Return the name unchanged: a name is never normalized and never truncated."""
     if not isinstance(name, str):
         hint = ": decode it first" if isinstance(name, bytes | bytearray) else ""
-        raise ConfigurationError(f"{what} is a str, not {type(name).__name__}{hint}")
+        raise ConfigurationError(f"{what} must be a str, not {type(name).__name__}{hint}")
     if not name:
         raise ConfigurationError(f"{what} must not be empty")
     if "\0" in name:
@@ -62,13 +62,13 @@ def checked_name(name: object, *, what: str = "a name") -> str:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise ConfigurationError(
-            f"{what} must be valid Unicode, and has a lone surrogate: {name[:80]!r}"
+            f"{what} must be valid Unicode, but has a lone surrogate: {name[:80]!r}"
         ) from None
-    name = str.__str__(name)  # an enum that is a str is equal to its value, and must lock the same
+    name = str.__str__(name)  # a str enum equals its value, so both must name the same lock
     if size > MAX_NAME_BYTES:
         raise ConfigurationError(
             f"{what} has {size} bytes, at most {MAX_NAME_BYTES} are allowed: {name[:40]!r}… "
-            "(lock a digest of it instead)"
+            "(use a digest of it as the name instead)"
         )
     return name
 
@@ -78,16 +78,18 @@ def checked_label(label: object) -> str:
 
 
 def checked_metadata(metadata: object) -> str:
-    """What a leader tells of itself: not cut, since others parse it."""
+    """Return the leader's metadata, never truncated: other processes parse it."""
     text = _text("metadata", metadata)
     if len(text.encode()) > MAX_METADATA:
-        raise ConfigurationError(f"metadata has {len(text.encode())} bytes, of {MAX_METADATA}")
+        raise ConfigurationError(
+            f"metadata has {len(text.encode())} bytes, at most {MAX_METADATA} are allowed"
+        )
     return text
 
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigurationError(f"{what}={value!r}: a str")
+        raise ConfigurationError(f"{what}={value!r} must be a str, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -97,7 +99,7 @@ def _text(what: str, value: object) -> str:
 
 def checked_switch(what: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{what}={value!r}: True or False")
+        raise ConfigurationError(f"{what}={value!r} must be True or False")
     return value
 
 
@@ -112,37 +114,37 @@ def checked_owner(owner: object) -> object:
 def checked_namespace(namespace: object) -> str:
     if not isinstance(namespace, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", namespace):
         raise ConfigurationError(
-            f"namespace={namespace!r}: up to 64 letters, digits, '.', '_' and '-' are allowed"
+            f"namespace={namespace!r} must be 1 to 64 letters, digits, '.', '_' or '-'"
         )
     return namespace
 
 
 def checked_lease(lease: object, *, what: str = "lease") -> float:
-    """Seconds that a hold lasts: exact, finite and positive."""
+    """Return the lease in seconds: finite, and at least `MIN_LEASE`."""
     seconds = _number(lease, what)
     if seconds < MIN_LEASE:
-        raise ConfigurationError(f"{what}={lease!r}: at least {MIN_LEASE} s, in seconds")
+        raise ConfigurationError(f"{what}={lease!r} is too short: at least {MIN_LEASE} seconds")
     return seconds
 
 
 def checked_number(what: str, value: object, most: int) -> int:
-    """How many: a whole number from 1 on."""
+    """Return a count: an integer from 1 to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(f"{what}={value!r}: a whole number, not {type(value).__name__}")
+        raise ConfigurationError(f"{what}={value!r} must be an int, not {type(value).__name__}")
     if not 1 <= value <= most:
-        raise ConfigurationError(f"{what}={value!r}: from 1 to {most}")
+        raise ConfigurationError(f"{what}={value!r} must be from 1 to {most}")
     return value
 
 
 def checked_timeout(timeout: object) -> float | None:
-    """Seconds to wait: 0 asks once, None waits without end."""
+    """Return the seconds to wait: 0 tries once, None waits without limit."""
     if timeout is None:
         return None
-    return checked_span(timeout, "timeout", "0 asks once, None waits without end")
+    return checked_span(timeout, "timeout", "0 tries once, None waits without limit")
 
 
 def checked_span(span: object, what: str, hint: str) -> float:
-    """Seconds that pass, or none."""
+    """Return a duration in seconds, zero included."""
     seconds = _number(span, what)
     if seconds < 0:
         raise ConfigurationError(f"{what}={span!r} is negative: {hint}")
@@ -154,27 +156,27 @@ def _number(value: object, what: str) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(
-            f"{what}={value!r}: a number of seconds (or a timedelta), not {type(value).__name__}"
+            f"{what}={value!r} must be seconds (a number or timedelta), not {type(value).__name__}"
         )
     if value != value or abs(value) > MAX_SECONDS:
         raise ConfigurationError(
-            f"{what}={value!r}: a number of seconds up to {MAX_SECONDS:.0f} (a year)"
+            f"{what}={value!r} must be a number of seconds, at most {MAX_SECONDS:.0f} (a year)"
         )
     return float(value)
 
 
 def refuse_foreign(call: str, foreign: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """An unknown keyword is an error that names ours."""
-    for word in foreign:
-        if word in ("blocking", "block"):
-            hint = "use try_acquire() to ask once, acquire(timeout=…) to wait"
-        elif word in FOREIGN and FOREIGN[word] in known:
-            hint = f"did you mean {FOREIGN[word]}=?"
-        elif near := difflib.get_close_matches(word, known, 1):
-            hint = f"did you mean {near[0]}=?"
+    """Raise for an unknown keyword, and suggest the right one."""
+    for keyword in foreign:
+        if keyword in ("blocking", "block"):
+            hint = "use try_acquire() to try once, acquire(timeout=…) to wait"
+        elif keyword in FOREIGN and FOREIGN[keyword] in known:
+            hint = f"did you mean {FOREIGN[keyword]}=?"
+        elif close := difflib.get_close_matches(keyword, known, 1):
+            hint = f"did you mean {close[0]}=?"
         else:
             hint = f"it takes {', '.join(f'{name}=' for name in known)}"
-        raise ConfigurationError(f"{call} has no keyword {word!r}: {hint}")
+        raise ConfigurationError(f"{call} has no keyword {keyword!r}: {hint}")
 
 
 _CHECKS: dict[str, Callable[[object], object]] = {
@@ -190,8 +192,9 @@ _CHECKS: dict[str, Callable[[object], object]] = {
 
 
 def check_terms(call: str, terms: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Refuse what `Client.lock` would refuse, before there is a client: for decorators."""
-    refuse_foreign(call, {word: value for word, value in terms.items() if word not in known}, known)
-    for word, value in terms.items():
-        if word in _CHECKS and value is not None:
-            _CHECKS[word](value)
+    """Check the keywords of a decorator as `Client.lock` would, before a client exists."""
+    foreign = {keyword: value for keyword, value in terms.items() if keyword not in known}
+    refuse_foreign(call, foreign, known)
+    for keyword, value in terms.items():
+        if keyword in _CHECKS and value is not None:
+            _CHECKS[keyword](value)

@@ -1,19 +1,21 @@
-"""From a call's arguments to the name of its lock: the key of ``@client.locked(key)``.
+"""Keys of ``@client.locked(key)``: from the arguments of a call to the name of its lock.
 
-A key is a template, or a callable that takes what the function takes. The template's grammar is
-our own and smaller than that of ``str.format``, which reaches ``__class__`` and prints anything:
+A key is a template, or a callable with the parameters of the decorated function. The template
+grammar is our own and smaller than that of ``str.format``, which reaches ``__class__`` and formats
+any object:
 
     template = { text | "{{" | "}}" | "{" parameter { step } "}" }
-    step     = "." name | "[" integer "]" | "['" word "']" | '["' word '"]'
+    step     = "." name | "[" integer "]" | "['" key "']" | '["' key '"]'
 
-No parameter, name or word starts with an underscore; a word holds no space, quote, backslash or
-brace. What does not parse is refused when the function is decorated; what only a call can show
-is refused in the call, before any I/O. The rules for values:
+No parameter, name or key starts with an underscore; a key contains no space, quote, backslash or
+brace. A template that does not parse is refused at decoration; a bad value, which only a call can
+show, is refused in the call, before any I/O. The rules for values:
 
-1. Only what its text identifies becomes part of a name: str, int, UUID, Decimal, date, datetime,
-   path, Enum by its value. A default ``repr`` holds an address: each call would lock alone.
-2. No value vanishes (an empty one is refused) and none is escaped: let the template part them.
-3. Equal values may differ in text, and then are two locks: Decimal("1.0") and Decimal("1.00").
+1. Only values that their text identifies become part of a name: str, int, UUID, Decimal, date,
+   datetime, path, and Enum by its value. A default ``repr`` contains an address, so each call would
+   get a lock of its own and exclude nobody.
+2. An empty value is refused, and no value is escaped: separate the fields in the template.
+3. Equal values with different text are two locks: Decimal("1.0") and Decimal("1.00").
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ def compile_key(
 ) -> NameOf:
     """Return ``name_of(args, kwargs)``, which names the lock for one call of ``function``.
 
-    Raises ConfigurationError for whatever is wrong with ``key`` itself. ``name_of`` raises it for
-    a value that cannot be part of a name, and TypeError for a call that ``function`` would not
-    take either; what else a property or a key callable raises passes through. A key callable gets
+    Raises ConfigurationError for any mistake in ``key`` itself. ``name_of`` raises it for a value
+    that cannot be part of a name, and TypeError for a call that ``function`` would not accept
+    either; other exceptions of a property or of a key callable pass through. A key callable gets
     the function's arguments, defaults included. ``prefix="app"`` makes every name ``app:...``.
     """
     if prefix is not None and not (isinstance(prefix, str) and prefix):
@@ -78,43 +80,47 @@ def _from_template(template: str, call: _Call, head: str) -> NameOf:
 
 
 def _from_callable(key: Callable[..., str], call: _Call, head: str) -> NameOf:
-    mine = _Call(key)
-    label = f"the key callable {mine.label} for {call.label}"
+    key_call = _Call(key)
+    label = f"the key callable {key_call.label} for {call.label}"
     if iscoroutinefunction(key):
-        raise ConfigurationError(f"{label} is async, but a name is made without I/O: use def")
-    # Bound calls all have one shape, so that one trial stands for all. Each argument in it is its
-    # own parameter's name: what arrives under another name would lock something else.
-    trial = OrderedDict((n, _MANY.get(p.kind, n)) for n, p in call.parameters.items())
+        raise ConfigurationError(f"{label} is async, but names are computed without I/O: use def")
+    # Bound calls all have the same shape, so one trial call stands for all. Each argument of the
+    # trial is its parameter's own name: an argument that arrives at another parameter would lock
+    # the wrong name.
+    trial = OrderedDict((n, _STARRED.get(p.kind, n)) for n, p in call.parameters.items())
     every = BoundArguments(call.signature, trial)
     try:
-        found = mine.signature.bind(*every.args, **every.kwargs).arguments
-        for n, p in mine.parameters.items():
-            if p.kind not in _MANY and found.get(n) != (n if n in trial else None):
+        found = key_call.signature.bind(*every.args, **every.kwargs).arguments
+        for n, p in key_call.parameters.items():
+            if p.kind not in _STARRED and found.get(n) != (n if n in trial else None):
                 raise TypeError(f"{n!r} would not get the argument of that name")
     except TypeError as error:
         raise ConfigurationError(
-            f"{label} takes {mine.shown}, but is called with {call.shown}: {error}. Give it the "
-            "same parameters in the same order, or the first of them and then *args, **kwargs"
+            f"{label} takes {key_call.shown}, but is called with {call.shown}: {error}. Give it "
+            "the same parameters in the same order, or the first of them and then *args, **kwargs"
         ) from None
 
     def name_of(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
         bound = call.bind(args, kwargs)
         name: object = key(*bound.args, **bound.kwargs)
         if not (isinstance(name, str) and name):
-            raise ConfigurationError(f"{label} must return a non-empty str, not this {type(name)}")
-        return head + str.__str__(name)  # str() of a subclass may be anything.
+            raise ConfigurationError(f"{label} must return a non-empty str, not {type(name)}")
+        return head + str.__str__(name)  # str() of a subclass may return anything
 
     return name_of
 
 
 _Get = Callable[[Any], object]
-_MANY: dict[object, object] = {Parameter.VAR_POSITIONAL: ("*",), Parameter.VAR_KEYWORD: {"*": "*"}}
+_STARRED: dict[object, object] = {
+    Parameter.VAR_POSITIONAL: ("*",),
+    Parameter.VAR_KEYWORD: {"*": "*"},
+}
 _TEXT = re.compile(r"(\{)\{|(\})\}|([^{}]+)")
 _NAME = re.compile(r"[^\W\d_]\w*")
-# Eighteen digits are more than any index has; thousands would be an error of int() itself.
+# No index needs more than eighteen digits; with thousands of digits int() itself raises.
 _STEP = re.compile(
     r"\.(?P<attribute>[^\W\d_]\w*)|\[(?P<index>0|-?[1-9][0-9]{0,17})\]"
-    r"""|\[(?P<quote>['"])(?P<word>[^'"\\\s{_][^'"\\\s{]*)(?P=quote)\]"""
+    r"""|\[(?P<quote>['"])(?P<key>[^'"\\\s{_][^'"\\\s{]*)(?P=quote)\]"""
 )
 _WHY = {
     "(": "calls are not allowed",
@@ -122,7 +128,7 @@ _WHY = {
     ":": "format specs are not allowed",
     " ": "spaces are not allowed inside braces",
     ".": "an attribute's name without a leading underscore must follow the dot",
-    "[": "an index is an integer, or a quoted word without a space or a leading underscore",
+    "[": "an index is an integer, or a quoted key without a space or a leading underscore",
 }
 
 
@@ -134,7 +140,7 @@ def _parse(template: str, call: _Call) -> list[str | _Field]:
             parts.append(text[text.lastindex or 0])
             at = text.end()
         elif template[at] == "}" or (end := template.find("}", at)) < 0:
-            raise _refusal(template, at, len(template), "this brace has no partner")
+            raise _refusal(template, at, len(template), "unmatched brace")
         else:
             parts.append(_parse_field(template, at + 1, end, call))
             at = end + 1
@@ -143,19 +149,26 @@ def _parse(template: str, call: _Call) -> list[str | _Field]:
 
 def _parse_field(template: str, start: int, end: int, call: _Call) -> _Field:
     if not (name := _NAME.match(template, start, end)):
-        raise _refusal(template, start, end, "not a name without a leading underscore")
+        raise _refusal(
+            template, start, end, "expected a parameter name without a leading underscore"
+        )
     if not (parameter := call.parameters.get(name[0])):
-        near = [f" (did you mean {n!r}?)" for n in get_close_matches(name[0], call.parameters, 1)]
-        why = f"{call.label} has no such parameter{''.join(near)}; it takes {call.shown}"
+        close = [f" (did you mean {n!r}?)" for n in get_close_matches(name[0], call.parameters, 1)]
+        why = f"{call.label} has no such parameter{''.join(close)}; it takes {call.shown}"
         raise _refusal(template, start, name.end(), why)
     at = name.end()
-    if parameter.kind in _MANY and template[at] != "[":
-        raise _refusal(template, start, end, "this one holds many: take one by [0] or ['key']")
+    if parameter.kind in _STARRED and template[at] != "[":
+        raise _refusal(
+            template,
+            start,
+            end,
+            "this parameter collects several values: pick one with [0] or ['key']",
+        )
     steps: list[tuple[str, str, _Get]] = []
     while at < end:
         if not (step := _STEP.match(template, at, end)):
-            raise _refusal(template, at, end, _WHY.get(template[at], "not understood"))
-        item = int(step["index"]) if step["index"] else step["word"]
+            raise _refusal(template, at, end, _WHY.get(template[at], "unexpected character"))
+        item = int(step["index"]) if step["index"] else step["key"]
         get: _Get = attrgetter(step["attribute"]) if step["attribute"] else itemgetter(item)
         steps.append((template[start:at], step[0], get))
         at = step.end()
@@ -172,26 +185,27 @@ def _refusal(template: str, start: int, end: int, why: str) -> ConfigurationErro
 
 
 class _Call:
-    """What a function can be called with, found once: Signature.bind costs microseconds."""
+    """Parameters of a function, inspected once: `Signature.bind` costs microseconds per call."""
 
     def __init__(self, function: Callable[..., object]):
         self.label = f"{getattr(function, '__qualname__', type(function).__name__)}()"
         try:
             self.signature = signature(function)
         except (TypeError, ValueError) as error:
-            why = "has no signature: it must be a def or a lambda, below any @classmethod"
+            why = "has no signature: decorate a def or a lambda, below any @classmethod"
             raise ConfigurationError(f"{self.label} {why}") from error
         self.parameters = self.signature.parameters
         self.shown = f"({', '.join(self.parameters)})"
-        # What may and must come by keyword after n by position; *args and **kwargs are bound.
+        # Parameters that may and must come by keyword after n positional arguments. A function with
+        # *args or **kwargs always goes through bind.
         ps = list(self.parameters.values())
         most = sum(p.kind is not p.KEYWORD_ONLY for p in ps)
-        ns = range(0 if any(p.kind in _MANY for p in ps) else most + 1)
+        ns = range(0 if any(p.kind in _STARRED for p in ps) else most + 1)
         self._may = [{p.name for p in ps[n:] if p.kind is not p.POSITIONAL_ONLY} for n in ns]
         self._must = [{p.name for p in ps[n:] if p.default is p.empty} for n in ns]
 
     def fits(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-        """Whether this is a call that the function takes; False also means "ask bind"."""
+        """Return True if the function accepts this call; False means that `bind` must decide."""
         n = len(args)
         return n < len(self._may) and self._must[n] <= kwargs.keys() <= self._may[n]
 
@@ -207,11 +221,11 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One ``{parameter.step...}``; each step with the text before it, its own, and its getter."""
+    """One ``{parameter.step...}``; a step is the text before it, its own text, and its getter."""
 
     where: str
     parameter: str
-    position: int  # Past every argument by position if the parameter is keyword-only.
+    position: int  # past every positional argument if the parameter is keyword-only
     default: object
     steps: list[tuple[str, str, _Get]]
 
@@ -222,27 +236,27 @@ class _Field:
             for step in self.steps:
                 value = step[2](value)
         except (AttributeError, LookupError, TypeError) as error:
-            found = f"{step[0]} is of type {type(value).__name__} and gives no {step[1]}"
+            found = f"{step[0]} is of type {type(value).__name__} and has no {step[1]}"
             raise ConfigurationError(f"{self.where}: {found}") from error
         if text := value if type(value) is str else _text(value):
             return text
         found = f"of type {type(value).__name__}{' and empty' if text == '' else ''}"
         raise ConfigurationError(
-            f"{self.where} is {found}: its text does not identify it, as True equals 1 and an "
-            "object prints its address. Name an attribute of it, e.g. {user.id}, or make it a str"
+            f"{self.where} is {found}: its text does not identify it (True equals 1, an object "
+            "prints its address). Name an attribute of it, e.g. {user.id}, or convert it to a str"
         )
 
 
 def _text(value: object) -> str | None:
     if type(value) is not value.__class__:
-        return None  # A mock or a proxy: its text is not that of what it claims to be.
+        return None  # a mock or a proxy: its text is not that of the class it claims to be
     match value:
         case Enum():
             return _text(value.value)
         case str():
-            return str.__str__(value)  # str() of a subclass may be anything.
+            return str.__str__(value)  # str() of a subclass may return anything
         case int() if type(value) is not bool and value.bit_length() < 2048:
-            return int.__repr__(value)  # Python may refuse to print one of 640 digits.
+            return int.__repr__(value)  # Python may refuse to print more than 640 digits
         case date():
             return value.isoformat()
         case UUID() | PurePath():

@@ -1,7 +1,7 @@
-"""The nouns: what is asked of a store, what it answers, and what it shows. Frozen, no I/O.
+"""Values that travel between clients and stores: claims, answers, snapshots. Frozen, no I/O.
 
-Times: ``lease``, ``retry_after`` and ``remaining`` are seconds that pass; ``since`` is a moment, in
-seconds since the epoch on the store's wall clock, for people to read, never to decide by.
+Times: ``lease``, ``retry_after`` and ``remaining`` are durations in seconds; ``since`` is a moment,
+in seconds since the epoch on the store's wall clock, for people to read, never to decide by.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-# The size of a name tells its kind too, so that two kinds can never share a name unnoticed: the
-# numbers up to here are those of locks (1) and semaphores (n).
+# The size of a name also encodes its kind, so that two kinds can never share a name unnoticed.
+# Sizes up to this one are those of locks (1) and semaphores (n).
 MOST_PERMITS = 2**31 - 2
-# A name of slots without end: readers take one each, a writer takes all of them.
+# The size of a read-write lock: a reader takes one slot, a writer takes all of them.
 ALL_SLOTS = 2**31 - 1
-# Plus how many must count down. Each takes one slot for good; those who wait take none, and are let
-# through when all slots are taken.
+# Plus the number of counts: the size of a latch. Each count-down takes one slot for good; waiters
+# take none, and pass when all slots are taken.
 LATCH = 2**32
-# Plus how many parties. They stand in the queue until they are so many, and leave it together.
+# Plus the number of parties: the size of a barrier. The parties wait in the queue until they are
+# complete, and leave it together.
 BARRIER = 2**33
-# The layout of a lock that other libraries write too; the other one is ours, and has no name.
+# The layout of a lock that other libraries also write. lockfast's own layout has no name ("").
 SIMPLE = "simple"
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who asks, for people: the host, the process, the thread or task, and a label of their own."""
+    """A claim's owner, for people: host, process, thread or task, and a label chosen by the
+    user."""
 
     host: str
     pid: int
@@ -39,14 +41,14 @@ class Who:
         return f"{self.host}, pid {self.pid}, {self.thread}{label}"
 
     def encoded(self) -> str:
-        """One line that an operator can read in the store, and that ``decoded`` takes apart."""
+        """One line that an operator can read in the store, and that ``decoded`` parses."""
         return " ".join(
             (quote(self.host), str(self.pid), quote(self.thread), quote(self.label))
         ).rstrip()
 
     @classmethod
     def decoded(cls, text: str) -> Who:
-        """The inverse of ``encoded``; foreign text is shown as it is, never refused."""
+        """Parse the text of ``encoded``; foreign text is shown unchanged, never refused."""
         parts = text.split(" ")
         if len(parts) in (3, 4) and parts[1].isdigit():
             label = unquote(parts[3]) if len(parts) == 4 else ""
@@ -55,13 +57,13 @@ class Who:
 
 
 class Claim(NamedTuple):
-    """One attempt to get something. ``id`` cannot be guessed, and asking twice with it is harmless.
+    """One attempt to acquire a name. ``id`` cannot be guessed, and sending it twice is harmless.
 
     ``slots`` is the size of the name (1 for a lock, n for a semaphore, ALL_SLOTS for a read-write
-    lock; see above), ``take`` how many of them this claim wants. ``wait`` False asks once and
-    leaves no place.
-    A tuple, not a dataclass like its neighbours: one is made for every acquire, in a third of the
-    time.
+    lock; see above), ``take`` is how many of them this claim wants. A claim with ``wait`` False is
+    never queued.
+    This is a tuple, not a dataclass like the other values: every acquire makes one, in a third of
+    the time.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Claim(NamedTuple):
 
 
 def kind_of(slots: int) -> str:
-    """What a name of this size is, for messages."""
+    """The kind of a name of this size, for messages."""
     if slots >= BARRIER:
         return f"a barrier of {slots - BARRIER}"
     if slots >= LATCH:
@@ -90,8 +92,8 @@ def kind_of(slots: int) -> str:
 
 
 class Granted(NamedTuple):
-    """Yes: under this fence, for ``lease`` seconds from when the store decided. A tuple, as a claim
-    is."""
+    """The claim holds the name under this fence, for ``lease`` seconds from when the store decided.
+    A tuple, as `Claim` is."""
 
     fence: int
     lease: float
@@ -99,8 +101,9 @@ class Granted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Not now. ``retry_after`` is when asking again makes sense; ``fence`` is the last one that the
-    store had given out when it said so: a bell with a lower fence is older than this answer."""
+    """The name is taken. ``retry_after`` is after how many seconds asking again makes sense;
+    ``fence`` is the last one that the store had issued by then: a wake-up with a lower fence is
+    older than this answer."""
 
     retry_after: float
     fence: int
@@ -108,7 +111,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The store knows no hold and no place of this claim (any more)."""
+    """The store has no hold and no waiter of this claim (any more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One live claim that waits, as an operator sees it."""
+    """One live waiter, as an operator sees it."""
 
     who: Who
     take: int
@@ -141,8 +144,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Who holds a name and who waits for it, in order, at one moment of the store. ``crossed``
-    tells one who left that it had been granted just before."""
+    """The holders and waiters of a name, in order, at one moment of the store. ``crossed`` is set
+    in the answer to a withdrawal if the claim had just been granted."""
 
     name: str
     slots: int
@@ -154,7 +157,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, what it tells of itself, under which term (its fence), and since when."""
+    """The current leader of an election, its metadata, its term (the fence), and since when."""
 
     who: Who
     metadata: str
@@ -164,35 +167,37 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do; the same questions for every store."""
+    """The abilities and limits of a store, in the same terms for every store."""
 
     store: str
     across: str  # "process", "host" or "network": how far a lock reaches
-    fair: bool = True  # False: those who wait are served nearly in order, as well as it can
-    overtakes: bool = True  # who asks with fair=False; else it is served in order too
+    fair: bool = True  # False: waiters are served in arrival order on a best-effort basis
+    overtakes: bool = True  # a claim with fair=False; else it is served in order too
     fences: bool = True
-    # How a waiter learns of its turn: "push": with the grant; "notify": it looks whose turn it is;
-    # "ask": it is rung, and asks.
+    # How a waiter learns of its grant. "push": the wake-up carries the grant; "notify": woken, it
+    # checks whether it is first; "ask": woken, it claims again.
     wakes: str = "push"
     survives_restart: bool = False
-    # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: nobody waits.
+    # How many replicas must acknowledge a claim: a number, "majority" or "all". 0: none.
     replicas: int | str = 0
     frees_dead_process: bool = False  # at once, not only when the lease ends
-    # A hold cannot be believed in for longer than this after the store last heard of us, whatever
-    # its lease: it ends with a session that all holds of a client share. 0: there is no such thing.
+    # The time-out of the session that all holds of a client share, in seconds: no hold stays valid
+    # for longer than this after the store last received a message, whatever its lease. 0: the store
+    # has no sessions.
     session: float = 0.0
     longest_lease: float = float("inf")  # a longer one is refused
-    # What is refused when it is made ("semaphore", "permits", "latch", "barrier"), and why.
+    # Primitives that cannot be created ("semaphore", "permits", "latch", "barrier"), and why.
     refuses: Mapping[str, str] = field(default_factory=dict)
-    # `client.transaction_lock`: held by an open transaction of the user's.
+    # `client.transaction_lock` works: a lock held by an open transaction of the user's.
     transaction_locks: bool = False
-    # What `client.lock(name, layout=…)` can be told, and what such a lock can do.
+    # The values that `client.lock(name, layout=…)` accepts, and the abilities of such locks.
     layouts: Mapping[str, Capabilities] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What one client did so far. Histogram bucket i counts durations below 2**i microseconds."""
+    """Counters of one client so far. Histogram bucket i counts durations below 2**i
+    microseconds."""
 
     acquired: int
     reentered: int

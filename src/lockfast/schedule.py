@@ -1,7 +1,7 @@
-"""``@client.once_every("5m")``: of all processes that call it, one runs per period.
+"""``@client.once_every("5m")``: of all processes that call the function, one runs it per period.
 
-For what cron, a loop or a scheduler calls on many hosts. All that can be wrong with it is found at
-decoration. It knows the clients only by what it calls on them, so both faces use it.
+For jobs that cron, a loop or a scheduler starts on many hosts. Every mistake is reported at
+decoration. The decorator knows clients only through the methods it calls, so both APIs share it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Scheduling(Protocol):
+    """Client as the decorator sees it."""
+
     def counterpart(self, api: str) -> Any: ...
 
 
 def seconds_of(what: str, text: object) -> Any:
-    """ "1h30m" in seconds; what is no text is left for the checks of numbers."""
+    """Convert "1h30m" to seconds; return any other type unchanged, for the numeric checks."""
     if not isinstance(text, str):
         return text
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigurationError(f'{what}={text!r}: seconds, or text as "90s", "5m", "1h30m", "1d"')
+        raise ConfigurationError(
+            f'{what}={text!r} must be a number of seconds or text such as "90s", "5m", "1h30m"'
+        )
     return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
 def name_of(function: Any) -> str:
-    """Its own, unless it has none."""
+    """Return the qualified name of the function, with its module."""
     try:
         return f"{function.__module__}.{function.__qualname__}"
     except AttributeError:
-        raise ConfigurationError(f"{function!r} has no name of its own: give it name=") from None
+        raise ConfigurationError(
+            f"{function!r} has no __qualname__ to use as a name: pass name="
+        ) from None
 
 
 def once_every_by(
@@ -49,9 +55,9 @@ def once_every_by(
     at_most: Seconds | str | None,
     label: str,
 ) -> Callable[[F], F]:
-    """The decorator itself. ``client`` is asked at the first call."""
+    """Return the decorator. ``client`` is called at the first call of the decorated function."""
     every = checked_lease(seconds_of("period", period), what="period")
-    shortest = checked_span(seconds_of("at_least", at_least), "at_least", "0 is no such time")
+    shortest = checked_span(seconds_of("at_least", at_least), "at_least", "0 sets no minimum")
     longest = None
     if at_most is not None:
         longest = checked_lease(seconds_of("at_most", at_most), what="at_most")
@@ -61,27 +67,28 @@ def once_every_by(
 
     def decorate(function: F) -> F:
         check_function(function, "once_every('5m')")
-        what = name or name_of(function)
+        job = name or name_of(function)
 
         if is_async(function):
 
             @functools.wraps(function)
             async def one_task_per_period(*args: Any, **kwargs: Any) -> Any:
                 api = client().counterpart("asyncio")
-                turn = await api._begin_turn(api._turns(what, longest, label), every, shortest)
-                if turn is None:
+                begun = await api._begin_run(api._run_terms(job, longest, label), every, shortest)
+                if begun is None:
                     return None
-                async with turn[0]:
+                async with begun[0]:
                     try:
                         result = await function(*args, **kwargs)
                     except BaseException as error:
-                        # It ran, and failed: that is a run too, or all others would try now.
+                        # A failed run counts as the run of this period: otherwise every other
+                        # process would try the same job now.
                         try:
-                            await api._finish_turn(turn[1])
+                            await api._finish_run(begun[1])
                         except (HoldLost, BackendError, NotHeld) as ours:
-                            error.add_note(f"and while ending its turn: {ours}")
+                            error.add_note(f"and while ending this run of {job!r}: {ours}")
                         raise
-                    await api._finish_turn(turn[1])
+                    await api._finish_run(begun[1])
                     return result
 
             return one_task_per_period  # type: ignore[return-value]
@@ -89,19 +96,19 @@ def once_every_by(
         @functools.wraps(function)
         def one_per_period(*args: Any, **kwargs: Any) -> Any:
             api = client().counterpart("blocking")
-            turn = api._begin_turn(api._turns(what, longest, label), every, shortest)
-            if turn is None:
+            begun = api._begin_run(api._run_terms(job, longest, label), every, shortest)
+            if begun is None:
                 return None
-            with turn[0]:
+            with begun[0]:
                 try:
                     result = function(*args, **kwargs)
                 except BaseException as error:
                     try:
-                        api._finish_turn(turn[1])
+                        api._finish_run(begun[1])
                     except (HoldLost, BackendError, NotHeld) as ours:
-                        error.add_note(f"and while ending its turn: {ours}")
+                        error.add_note(f"and while ending this run of {job!r}: {ours}")
                     raise
-                api._finish_turn(turn[1])
+                api._finish_run(begun[1])
                 return result
 
         return one_per_period  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The body of an ``async with``: cancelled once if the hold is lost, whenever that is told."""
+"""Body of an ``async with`` block: cancelled once if the hold is lost, whenever that is noticed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def lose(client: lockfast.aio.Client, hold: Hold) -> None:
     client.core.ledger.lose(hold._held, "a test")
 
 
-@pytest.mark.parametrize("told", ["in the block", "before the block"])
-@pytest.mark.parametrize("owner", [None, "of nobody"])
-def test_the_body_is_cancelled_and_ends_in_hold_lost(owner: Any, told: str) -> None:
+@pytest.mark.parametrize("moment", ["in the block", "before the block"])
+@pytest.mark.parametrize("owner", [None, "custom"])
+def test_the_body_is_cancelled_and_ends_in_hold_lost(owner: Any, moment: str) -> None:
     async def scene(client: lockfast.aio.Client) -> None:
         hold = await client.lock("a", owner=owner).acquire()
-        if told == "before the block":
+        if moment == "before the block":
             lose(client, hold)
         with pytest.raises(HoldLost):
             async with hold:
-                if told == "in the block":
+                if moment == "in the block":
                     lose(client, hold)
                 await asyncio.sleep(LONG)
         task = asyncio.current_task()
@@ -45,8 +45,8 @@ def test_the_body_is_cancelled_and_ends_in_hold_lost(owner: Any, told: str) -> N
     in_a_loop(scene)
 
 
-def test_a_loss_that_is_told_twice_cancels_once() -> None:
-    """The keeper may tell it while the block begins, which looks for itself."""
+def test_a_loss_that_is_reported_twice_cancels_once() -> None:
+    """The keeper may report a loss while the block begins, which checks the state itself."""
 
     async def scene(client: lockfast.aio.Client) -> None:
         cancelled = 0
@@ -85,7 +85,7 @@ def test_two_tasks_of_one_owner_are_both_cancelled() -> None:
     in_a_loop(scene)
 
 
-def test_what_is_lost_after_the_block_cancels_nobody() -> None:
+def test_a_loss_after_the_block_cancels_no_task() -> None:
     async def scene(client: lockfast.aio.Client) -> None:
         lock = client.lock("a")
         outer = await lock.acquire()
@@ -102,15 +102,15 @@ def test_what_is_lost_after_the_block_cancels_nobody() -> None:
     in_a_loop(scene)
 
 
-def test_a_plain_lock_is_the_same_one_and_any_other_is_its_own() -> None:
+def test_a_lock_with_default_options_is_reused_and_any_other_is_new() -> None:
     async def scene(client: lockfast.aio.Client) -> None:
         plain = client.lock("a")
         assert client.lock("a") is plain
-        said: tuple[dict[str, Any], ...] = (
+        options: tuple[dict[str, Any], ...] = (
             {"timeout": 1}, {"lease": 5}, {"renew": True}, {"max_hold": 9}, {"fair": False},
             {"owner": "me"}, {"label": "x"}, {"on_lost": print}, {"warn_after": 3},
         )  # fmt: skip
-        for other in said:
+        for other in options:
             assert client.lock("a", **other) is not plain
 
         async def work() -> None:
@@ -118,10 +118,10 @@ def test_a_plain_lock_is_the_same_one_and_any_other_is_its_own() -> None:
                 assert client.lock("a").is_held
 
         async with client.lock("a"), client.lock("a"):
-            waits = asyncio.create_task(work())
+            waiter = asyncio.create_task(work())
             await asyncio.sleep(0.01)
-            assert plain.is_held and not waits.done()
-        await waits
+            assert plain.is_held and not waiter.done()
+        await waiter
         assert not plain.is_held and not plain._entered
 
     in_a_loop(scene)

@@ -1,4 +1,4 @@
-"""The test kit: a clock that users turn by hand, holds that they can lose."""
+"""Test support for users: the virtual clock, the pytest fixtures, and `lose`."""
 
 from __future__ import annotations
 
@@ -27,37 +27,40 @@ def test_time_stands_still_until_it_is_advanced(lockfast_client, lockfast_clock)
 
 
 def test_the_keeper_renews_while_time_passes(lockfast_client, lockfast_clock):
-    told = []
-    with lockfast_client.lock("report", on_lost=told.append) as hold:
+    lost = []
+    with lockfast_client.lock("report", on_lost=lost.append) as hold:
         for _ in range(20):
             lockfast_clock.advance(10)
             hold.check()
     assert lockfast_client.statistics().renewals >= 19
-    assert told == []
+    assert lost == []
 
 
 def test_max_hold_ends_renewal(lockfast_client, lockfast_clock):
-    told = []
-    hold = lockfast_client.lock("report", max_hold=60, on_lost=told.append).acquire()
+    lost = []
+    hold = lockfast_client.lock("report", max_hold=60, on_lost=lost.append).acquire()
     lockfast_clock.advance(59)
     assert hold.is_held
     lockfast_clock.advance(2)
-    assert hold.lost and told == [hold]
+    assert hold.lost and lost == [hold]
     with pytest.raises(lockfast.HoldLost, match="max_hold"):
         hold.release()
 
 
-def test_a_hold_that_a_test_loses_is_told_once_and_free_for_others(lockfast_client):
-    told = []
-    lock = lockfast_client.lock("report", on_lost=told.append)
-    with pytest.raises(lockfast.HoldLost, match="the test said so"), lock as hold:
+def test_lose_calls_on_lost_once_and_frees_the_lock_for_others(lockfast_client):
+    lost = []
+    lock = lockfast_client.lock("report", on_lost=lost.append)
+    with (
+        pytest.raises(lockfast.HoldLost, match=r"a test called lockfast\.testing\.lose\(\)"),
+        lock as hold,
+    ):
         assert lose(lockfast_client, "report") == 1
-        assert hold.lost and told == [hold]
+        assert hold.lost and lost == [hold]
         assert lose(lockfast_client, "report") == 0
         assert lockfast_client.lock("report", owner="another").try_acquire() is not None
 
 
-def test_the_default_client_is_the_fixture(lockfast_client):
+def test_the_fixture_is_the_default_client(lockfast_client):
     with lockfast.lock("report"):
         assert lockfast_client.inspect("report").holders
 
@@ -106,7 +109,7 @@ def test_a_waiting_task_gives_up_when_the_clock_gets_there():
     asyncio.run(main())
 
 
-def test_sleep_is_virtual_too():
+def test_a_runtime_sleeps_on_the_virtual_clock():
     clock = VirtualClock()
     runtime = client(clock).core.runtime
 

@@ -1,13 +1,13 @@
-"""A storm: workers in many processes on one store, and a director that lets everything go wrong.
+"""A storm of faults: workers in many processes on one store, and a director that injects faults.
 
-The director is sequential: one fault at a time, then it waits until every name is handed over
-again, and measures how long that took. What the workers saw meanwhile is for `storm_verdict`.
+The director is sequential: it injects one fault, waits until every name is handed over again, and
+measures the time. `storm_checker` then judges the workers' records.
 
-Near workers contend for all names and far ones for ``slow`` alone, each side through proxies of
-its own, so that the far side can be cut off from a store that others still reach.
+Local workers contend for all names, remote ones for ``slow`` alone. Each group connects through
+proxies of its own, so that the remote side can be cut off from a store that the others still reach.
 
-What can go wrong with any store is here, and with a store that is one server; a store's own faults
-are with it (`storm_redis`, `storm_sql`, `storm_zookeeper`).
+This module has the faults that any store and any single server can suffer; the faults of one kind
+of store are in its own module (`storm_redis`, `storm_sql`, `storm_zookeeper`).
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from storm_verdict import Amnesia
+from storm_checker import Amnesia
 
 import lockfast
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 from lockfast import clock
 
-NEAR = ("threads", "tasks", "threads")
-PATIENCE = 40.0  # for anything that must come; then the storm fails
+LOCAL_APIS = ("threads", "tasks", "threads")
+PATIENCE = 40.0  # seconds for any expected event; after that the storm fails
 POLL = 0.005
-LATE = 1.5  # leases: then somebody is in the way who should not be
-ROUND = 8  # holds: more than there are contenders of any name
+LATE = 1.5  # leases after which a recovery counts as late, and the state of the name is recorded
+ROUND = 8  # holds: more than any name has contenders
 HERE = Path(__file__).parent
 
 
 class Program:
-    """A process of the storm that answers a line with a line. It ends with its stdin."""
+    """A process of the storm that answers each line with a line, and ends when stdin closes."""
 
-    def __init__(self, script: str, *words: str, errors: Any) -> None:
+    def __init__(self, script: str, *arguments: str, errors: Any) -> None:
         source = str(Path(lockfast.__file__).parent.parent)
         # Coverage of processes that are killed all the time is worth nothing.
         environment = {name: value for name, value in os.environ.items() if name[:4] != "COVE"}
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / script), *words],
+            [sys.executable, str(HERE / script), *arguments],
             env=environment | {"PYTHONPATH": source},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,8 +71,11 @@ class Program:
 
 
 class Storm:
-    """``leases`` are those of the names, of which ``slow`` is one. ``module`` is what workers need
-    of the store, loaded once for all."""
+    """The director of a storm.
+
+    ``leases`` maps the names, of which ``slow`` is one, to their leases. ``module`` is the module
+    of the store, imported once before the workers are forked.
+    """
 
     leases: dict[str, float]
     module: str
@@ -80,23 +83,23 @@ class Storm:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.amnesias: list[Amnesia] = []
-        # Kind of fault → name, and seconds from when it could go on until it did.
+        # Kind of fault → the name, and the seconds from the end of the fault to the next hold.
         self.recoveries: dict[str, list[tuple[str, float]]] = defaultdict(list)
         self.faults: dict[str, int] = defaultdict(int)
         self.late: list[str] = []
-        self.near: dict[int, str] = {}  # pid → colour
-        self.far: dict[int, str] = {}
+        self.local: dict[int, str] = {}  # pid → API
+        self.remote: dict[int, str] = {}
         self.records: list[list[Any]] = []
 
     def ports(self) -> list[int]:
-        """Of the servers, on loopback."""
+        """Return the ports of the servers on loopback."""
         raise NotImplementedError
 
     def url(self, ports: Sequence[int]) -> str:
         raise NotImplementedError
 
     @contextmanager
-    def raging(self) -> Iterator[Storm]:
+    def running(self) -> Iterator[Storm]:
         with ExitStack() as stack:
             folder = stack.enter_context(TemporaryDirectory(prefix="lf"))
             self.stderr = Path(folder) / "stderr"
@@ -106,22 +109,21 @@ class Storm:
             stack.callback(witness.end)
             self.nursery = Program("storm_workers.py", self.module, errors=errors)
             stack.callback(self.nursery.end)
-            self.line = stack.enter_context(socket.socket(socket.AF_UNIX))
-            self.line.connect(self.path)
-            self.answers = stack.enter_context(self.line.makefile())
-            self.near_nets, self.far_nets = (
+            self.witness = stack.enter_context(socket.socket(socket.AF_UNIX))
+            self.witness.connect(self.path)
+            self.answers = stack.enter_context(self.witness.makefile())
+            self.local_proxies, self.remote_proxies = (
                 [stack.enter_context(FaultProxy(("127.0.0.1", port))) for port in self.ports()]
-                for _side in ("near", "far")
+                for _side in ("local", "remote")
             )
-            for api in NEAR:
+            for api in LOCAL_APIS:
                 self.spawn(api)
-            self.spawn("threads", far=True)
-            self.goes_on("start", clock.now())
+            self.spawn("threads", remote=True)
+            self.wait_for_recovery("start", clock.now())
             yield self
 
     def finish(self) -> tuple[list[int], int, str]:
-        """Let all workers come to their end: their exit codes, how many did not end, and what was
-        written to stderr."""
+        """End all workers; return their exit codes, how many did not end, and their stderr."""
         self.ask("end")
         codes, left = self.nursery("wait", PATIENCE)
         report = f"{self.path}.json"
@@ -135,39 +137,43 @@ class Storm:
 
     # -- workers -------------------------------------------------------------------------------
 
-    def spawn(self, api: str, *, far: bool = False) -> None:
-        url = self.url([net.port for net in (self.far_nets if far else self.near_nets)])
-        leases = {"slow": self.leases["slow"]} if far else self.leases
+    def spawn(self, api: str, *, remote: bool = False) -> None:
+        proxies = self.remote_proxies if remote else self.local_proxies
+        url = self.url([proxy.port for proxy in proxies])
+        leases = {"slow": self.leases["slow"]} if remote else self.leases
         pid = self.nursery("spawn", api, url, self.path, leases)
-        (self.far if far else self.near)[pid] = api
+        (self.remote if remote else self.local)[pid] = api
 
     def replace(self, pid: int) -> None:
-        """A killed one; on the far side by one of the other colour."""
-        if pid in self.near:
-            self.spawn(self.near.pop(pid))
+        """Replace a killed worker; on the remote side by one of the other API."""
+        if pid in self.local:
+            self.spawn(self.local.pop(pid))
         else:
-            self.spawn("tasks" if self.far.pop(pid) == "threads" else "threads", far=True)
+            self.spawn("tasks" if self.remote.pop(pid) == "threads" else "threads", remote=True)
 
     # -- the witness ---------------------------------------------------------------------------
 
     def ask(self, *question: object) -> Any:
-        self.line.sendall(json.dumps(question).encode() + b"\n")
+        self.witness.sendall(json.dumps(question).encode() + b"\n")
         return json.loads(self.answers.readline())
 
-    def first(self, name: str, since: float, but: Sequence[int] = ()) -> float:
-        """When somebody, but none of these, got it first after that moment; waits for it. If that
-        takes too long, who is in the way is remembered."""
+    def first_hold(self, name: str, since: float, excluded: Sequence[int] = ()) -> float:
+        """Wait for the first hold of the name since that moment; return when it was acquired.
+
+        Holds of the excluded pids do not count. If it takes too long, the holders and waiters in
+        the way are recorded in `late`.
+        """
         until, late = clock.now() + PATIENCE, since + LATE * self.leases[name]
-        while not (record := self.ask("first", name, since, but)):
+        while not (record := self.ask("first", name, since, excluded)):
             if (now := clock.now()) > min(until, late):
-                self.late.append(f"{now - since:.2f} s, {self.near}, {self.seen(name)}")
-                assert now <= until, f"nobody got it any more: {self.late[-1]}"
+                self.late.append(f"{now - since:.2f} s, {self.local}, {self.snapshot(name)}")
+                assert now <= until, f"nobody acquired {name} any more: {self.late[-1]}"
                 late += self.leases[name]
             time.sleep(POLL)
         return float(record[6])
 
-    def seen(self, name: str) -> object:
-        """Who has it and who waits, or why that cannot be asked just now."""
+    def snapshot(self, name: str) -> object:
+        """Return the name's holders and waiters, or the error that prevents looking at them."""
         try:
             with lockfast.connect(self.url(self.ports())) as client:
                 return client.inspect(name)
@@ -175,30 +181,33 @@ class Storm:
             return error
 
     def catch(self, names: Sequence[str], pids: Sequence[int] = ()) -> dict[str, int]:
-        """Holders of these names that now wait for our answer; name → pid."""
+        """Wait until a holder of each name waits for our order; return name → pid."""
         for name in names:
             self.ask("catch", name, pids)
         until = clock.now() + PATIENCE
         while len(caught := self.ask("caught")) < len(names):
             assert clock.now() < until, f"of {names} only {caught} are handed over"
             time.sleep(POLL)
-        # At some moment of their leases, renewed or not.
+        # Continue at a random moment of their leases, before or after a renewal.
         time.sleep(self.random.uniform(0, 0.4) * min(self.leases[name] for name in names))
         return {name: record[3] for name, record in caught.items()}
 
-    def goes_on(self, kind: str, since: float, names: Sequence[str] = ()) -> None:
+    def wait_for_recovery(self, kind: str, since: float, names: Sequence[str] = ()) -> None:
+        """Wait until each name is acquired again, and record how long that took."""
         self.faults[kind] += 1
         for name in names or self.leases:
-            self.recoveries[kind].append((name, self.first(name, since) - since))
+            self.recoveries[kind].append((name, self.first_hold(name, since) - since))
 
-    def calm(self) -> None:
-        """Let every name go round. A claim that was given up on may have been executed all the
-        same, and nobody knows of it: when its turn has come and gone, the next fault is measured
-        alone."""
+    def settle(self) -> None:
+        """Let every name pass through all its contenders.
+
+        The server may have executed a claim that its client gave up on. Once such a stray claim has
+        been granted and has run out, it cannot distort the measurement of the next fault.
+        """
         for name in self.leases:
             moment = clock.now()
             for _ in range(ROUND):
-                moment = self.first(name, moment)
+                moment = self.first_hold(name, moment)
         time.sleep(self.random.uniform(0.1, 0.25))
 
     # -- faults of workers ---------------------------------------------------------------------
@@ -208,7 +217,7 @@ class Storm:
         self.kill(caught, sorted(set(caught.values()))[:2])
 
     def kill(self, caught: dict[str, int], victims: list[int]) -> None:
-        """Those, among them holders of names. Who asks next gets it a lease later, at most."""
+        """Kill the victims, among them holders; each name must go on a lease later at most."""
         moments = {}
         for pid in victims:
             moments[pid] = clock.now()
@@ -220,81 +229,86 @@ class Storm:
             self.faults["kill"] += 1
         for name, pid in caught.items():
             if pid in victims:
-                recovery = self.first(name, moments[pid], victims) - moments[pid]
+                recovery = self.first_hold(name, moments[pid], victims) - moments[pid]
                 self.recoveries["kill"].append((name, recovery))
 
     def stop_a_holder(self) -> None:
-        """For longer than any lease, and until the next has written and left; then it goes on, and
-        writes without looking."""
+        """Stop a holder for longer than any lease, and until its successor has written and left.
+
+        The holder then resumes and writes without a check.
+        """
         name = self.random.choice(list(self.leases))
         pid = self.catch([name])[name]
         self.faults["stop"] += 1
         stopped = clock.now()
         self.nursery("stop", pid)
-        got = self.first(name, stopped, [pid])
-        self.recoveries["stop"].append((name, got - stopped))
-        self.first(name, got, [pid])
+        acquired = self.first_hold(name, stopped, [pid])
+        self.recoveries["stop"].append((name, acquired - stopped))
+        self.first_hold(name, acquired, [pid])
         time.sleep(max(stopped + 1.1 * self.leases["slow"] - clock.now(), 0))
         self.nursery("cont", pid)
-        self.ask("answer", name, "rush")
+        self.ask("answer", name, "unchecked")
 
-    def stop_anybody(self) -> None:
-        """Wherever it is in its turn, and for a part of a lease."""
-        pid = self.random.choice(list(self.near))
+    def stop_any_worker(self) -> None:
+        """Stop a worker at any point of its cycle, for a part of a lease."""
+        pid = self.random.choice(list(self.local))
         self.nursery("stop", pid)
         time.sleep(self.random.uniform(0.1, 1.0) * self.leases["quick"])
         self.nursery("cont", pid)
-        self.goes_on("short stop", clock.now())
+        self.wait_for_recovery("short stop", clock.now())
 
     def cut_off_a_holder(self, latency: float = 0.0) -> None:
-        """Its own clock must end its belief before the others get it."""
-        pid = self.catch(["slow"], list(self.far))["slow"]
-        self.ask("answer", "slow", "stay")
-        for net in self.far_nets:
-            net.latency = latency
+        """Cut a remote holder off: its own clock must end its hold before the next is granted."""
+        pid = self.catch(["slow"], list(self.remote))["slow"]
+        self.ask("answer", "slow", "linger")
+        for proxy in self.remote_proxies:
+            proxy.latency = latency
         time.sleep(self.leases["slow"] * self.random.uniform(0.5, 0.75))
         self.faults["cut off"] += 1
         cut = clock.now()
-        for net in self.far_nets:
-            net.black_hole()
-        self.recoveries["cut off"].append(("slow", self.first("slow", cut, [pid]) - cut))
+        for proxy in self.remote_proxies:
+            proxy.black_hole()
+        self.recoveries["cut off"].append(("slow", self.first_hold("slow", cut, [pid]) - cut))
         until = cut + PATIENCE
-        while not self.ask("fallen", pid):
-            assert clock.now() < until, "who was cut off believes for ever"
+        while not self.ask("has_expired", pid):
+            assert clock.now() < until, "the hold of the worker that was cut off stays valid"
             time.sleep(POLL)
-        for net in self.far_nets:
-            net.latency = 0
-            net.heal()
-        self.nursery("kill", pid)  # one of the other colour comes
+        for proxy in self.remote_proxies:
+            proxy.latency = 0
+            proxy.heal()
+        self.nursery("kill", pid)  # its replacement uses the other API
         self.replace(pid)
 
     def cut_off_a_distant_holder(self) -> None:
-        """Its last renewals are answered late, though within their budget: whoever counted from the
-        answers would believe in it for too long."""
+        """Cut off a holder whose last renewals are answered late, though within their budget.
+
+        A client that counted the lease from the replies would consider its hold valid for too long.
+        """
         self.cut_off_a_holder(self.leases["slow"] / 16)
 
     # -- faults of connections -----------------------------------------------------------------
 
     def reset_connections(self) -> None:
-        for net in self.near_nets:
-            net.reset()
-        self.goes_on("reset", clock.now())
+        for proxy in self.local_proxies:
+            proxy.reset()
+        self.wait_for_recovery("reset", clock.now())
 
     # -- all of it -----------------------------------------------------------------------------
 
-    def rage(self, programme: dict[str, int]) -> None:
+    def inject(self, schedule: dict[str, int]) -> None:
+        """Inject each fault as often as the schedule has it, in random order."""
         faults: list[Callable[[], None]] = [
-            getattr(self, name) for name, times in programme.items() for _ in range(times)
+            getattr(self, name) for name, times in schedule.items() for _ in range(times)
         ]
         self.random.shuffle(faults)
         for fault in faults:
-            print(f"{clock.now():.3f} {fault.__name__}")  # shown beside what went wrong
+            print(f"{clock.now():.3f} {fault.__name__}")  # shown beside a failure
             fault()
-            self.calm()
+            self.settle()
 
 
 class ServerStorm(Storm):
-    """On one server: it restarts and freezes, and what it answers is lost."""
+    """A storm on a single server: the server restarts and freezes, and its replies are lost."""
 
     def __init__(self, server: Any, seed: int) -> None:
         super().__init__(seed)
@@ -305,7 +319,7 @@ class ServerStorm(Storm):
 
     def restart_with_data(self) -> None:
         self.server.restart(keep_data=True)
-        self.goes_on("restart", clock.now())
+        self.wait_for_recovery("restart", clock.now())
 
     def freeze_shortly(self) -> None:
         self.freeze(0.3 * self.leases["quick"], "short freeze")
@@ -317,22 +331,22 @@ class ServerStorm(Storm):
         self.server.pause()
         time.sleep(seconds)
         self.server.resume()
-        self.goes_on(kind, clock.now())
+        self.wait_for_recovery(kind, clock.now())
 
     def requests(self) -> list[bytes]:
-        """What is in those requests whose replies may get lost, one kind each."""
+        """Return a substring of each kind of request whose reply may be lost."""
         raise NotImplementedError
 
     def lose_replies(self) -> None:
         match = self.random.choice(self.requests())
         then = self.random.choice(["reset", "silence"])
-        (net,) = self.near_nets
-        before = net.dropped
-        net.lose_replies(3, match=match, then=then)  # type: ignore[arg-type]
+        (proxy,) = self.local_proxies
+        before = proxy.lost_replies
+        proxy.lose_replies(3, match=match, then=then)  # type: ignore[arg-type]
         until = clock.now() + 0.5
-        while net.dropped - before < 3 and clock.now() < until:
+        while proxy.lost_replies - before < 3 and clock.now() < until:
             time.sleep(POLL)
-        net.lose_replies(0)
-        net.heal()
-        self.faults["dropped replies"] += net.dropped - before
-        self.goes_on("drop", clock.now())
+        proxy.lose_replies(0)
+        proxy.heal()
+        self.faults["lost replies"] += proxy.lost_replies - before
+        self.wait_for_recovery("loss of replies", clock.now())

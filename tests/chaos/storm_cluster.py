@@ -1,7 +1,7 @@
-"""A storm on a Redis Cluster: masters are killed and fall silent, slots move under those who hold
-and wait, connections are killed, scripts forgotten. See `storm`.
+"""A storm on a Redis Cluster: masters are killed or fall silent, slots move while their names are
+held and waited for, connections are killed, scripts are flushed. See `storm`.
 
-Nodes tell clients where the others are, so the proxies of a storm stand in nobody's way here.
+Clients learn the nodes' own addresses from the cluster, so the proxies of the storm are bypassed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storm import PATIENCE, POLL, Storm
-from storm_verdict import Amnesia
+from storm_checker import Amnesia
 
 from lockfast import clock
 from lockfast.stores.redis_cluster.slots import slot_of
@@ -45,12 +45,14 @@ class ClusterStorm(Storm):
     # -- faults of the cluster -----------------------------------------------------------------
 
     def kill_a_master(self) -> None:
-        """Of a name that is held and waited for. Its replica takes over, and may not have heard of
-        the last grant."""
+        """Kill the master of a name that is held and waited for.
+
+        Its replica takes over and may not have received the last grant.
+        """
         self.fail_over("kill of a master", silent=False)
 
     def silence_a_master(self) -> None:
-        """It accepts connections and answers nobody, until another has its place."""
+        """Stop a master: it accepts connections and answers none until a replica has taken over."""
         self.fail_over("silence of a master", silent=True)
 
     def fail_over(self, kind: str, *, silent: bool) -> None:
@@ -64,34 +66,37 @@ class ClusterStorm(Storm):
             master.kill()
         fence = int(clock.wall() * 1e6)
         self.faults[kind] += 1
-        # Not before another has its place: a master that came back empty, and then is replaced all
-        # the same, would forget twice. And what it had granted when it ended may be told late.
+        # Wait for the replacement first: a master that came back empty and was replaced all the
+        # same would forget twice. Workers may also report late what the old master granted last.
         until = began + PATIENCE
         while self.cluster.owner(self.slot(name)) is master:
-            assert clock.now() < until, "nobody takes its place"
+            assert clock.now() < until, "no replica takes over"
             time.sleep(POLL)
-        told = began + self.cluster.node_timeout / 2
+        reported = began + self.cluster.node_timeout / 2
         for one in names:
-            self.recoveries[kind].append((one, self.first(one, told) - began))
+            self.recoveries[kind].append((one, self.first_hold(one, reported) - began))
         if silent:
-            # It would go on as a master for a moment, for those who still ask it: only fences
-            # protect from that, and this is about those who were told to wait.
+            # After SIGCONT the old master would still serve its clients for a moment. Only fences
+            # protect from that, and this storm is about the clients that follow the failover.
             master.kill()
         self.amnesias.append(Amnesia(began, clock.now(), fence))
         master.start()
         self.cluster.settle()
 
     def move_a_slot(self) -> None:
-        """While it is held and waited for, keys and all."""
+        """Move the slot of a name, keys and all, while the name is held and waited for."""
         name = self.random.choice(list(LEASES))
         source = self.cluster.owner(self.slot(name))
         to = self.random.choice([node for node in self.cluster.masters if node is not source])
         self.cluster.move(self.slot(name), to)
-        self.goes_on("move of a slot", clock.now(), [name])
+        self.wait_for_recovery("move of a slot", clock.now(), [name])
 
     def move_a_slot_slowly(self) -> None:
-        """For longer than some leases its keys are half here, half there. Holds are renewed all the
-        same; whoever wants to acquire or to release waits, or is told that it is unknown."""
+        """Leave a slot half moved for as long as the shortest lease.
+
+        Holds are renewed all the same; an acquire or a release waits, or fails with an unknown
+        outcome.
+        """
         name = self.random.choice(list(LEASES))
         source = self.cluster.owner(self.slot(name))
         to = self.random.choice([node for node in self.cluster.masters if node is not source])
@@ -100,25 +105,25 @@ class ClusterStorm(Storm):
         self.cluster.move_keys(self.slot(name), source, to)
         time.sleep(0.5 * LEASES["quick"])
         self.cluster.end_to_move(self.slot(name), source, to)
-        self.goes_on("slow move of a slot", clock.now(), [name])
+        self.wait_for_recovery("slow move of a slot", clock.now(), [name])
 
     # -- faults of connections -----------------------------------------------------------------
 
     def kill_clients(self) -> None:
-        """Half of all connections, whoever's they are."""
+        """Kill half of all connections, chosen at random."""
         for node in self.cluster.masters:
             with node.client() as client:
                 for one in client.client_list(_type="normal"):
                     if self.random.random() < 0.5:
                         killed = client.client_kill_filter(_id=one["id"])
                         self.faults["killed connections"] += killed
-        self.goes_on("kill of connections", clock.now())
+        self.wait_for_recovery("kill of connections", clock.now())
 
-    def kill_ears(self) -> None:
+    def kill_listeners(self) -> None:
         for killed in self.cluster.call_all("CLIENT", "KILL", "TYPE", "pubsub"):
-            self.faults["killed ears"] += killed
-        self.goes_on("kill of ears", clock.now())
+            self.faults["killed listeners"] += killed
+        self.wait_for_recovery("kill of listeners", clock.now())
 
     def flush_scripts(self) -> None:
         self.cluster.call_all("SCRIPT", "FLUSH")
-        self.goes_on("flushed scripts", clock.now())
+        self.wait_for_recovery("flushed scripts", clock.now())

@@ -1,5 +1,5 @@
-"""A storm on Redis: its server restarts, forgets and freezes, its connections are killed, its
-scripts forgotten, its replies lost. See `storm`."""
+"""A storm on Redis: the server restarts with and without its data and freezes, connections are
+killed, scripts flushed, replies lost. See `storm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from storm import ServerStorm
-from storm_verdict import Amnesia
+from storm_checker import Amnesia
 
 from lockfast import clock
 from lockfast.stores.redis import scripts
@@ -24,40 +24,42 @@ class RedisStorm(ServerStorm):
 
     # -- faults --------------------------------------------------------------------------------
 
-    def kill_all_after_their_ears(self) -> None:
-        """Who waits is cut off from its bells, and has time to be heard again: so when it is dead,
-        it is known to be dead, and nothing is granted to it."""
-        caught = self.catch(list(LEASES), list(self.near))
-        self.faults["killed ears"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
+    def kill_all_after_their_listeners(self) -> None:
+        """Kill the waiters' listening connections, and all local workers once they listen again.
+
+        The server then knows that the dead waiters no longer listen, and grants them nothing.
+        """
+        caught = self.catch(list(LEASES), list(self.local))
+        self.faults["killed listeners"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
         time.sleep(0.1)
-        self.kill(caught, list(self.near))
+        self.kill(caught, list(self.local))
 
     def restart_empty(self) -> None:
-        """Those who hold it stay, and must learn that nobody knows them any more."""
+        """Restart without data: lingering holders must learn that the server forgot them."""
         for name in self.catch(list(LEASES)):
-            self.ask("answer", name, "stay")
+            self.ask("answer", name, "linger")
         began = clock.now()
         self.server.kill()
         fence = int(clock.wall() * 1e6)
         self.server.restart(keep_data=False)
         self.amnesias.append(Amnesia(began, clock.now(), fence))
-        self.goes_on("empty restart", clock.now())
+        self.wait_for_recovery("empty restart", clock.now())
 
     def kill_clients(self) -> None:
-        """Half of all connections, whoever's they are."""
+        """Kill half of all connections, chosen at random."""
         with self.server.client() as client:
             for one in client.client_list():
                 if self.random.random() < 0.5:
                     self.faults["killed connections"] += client.client_kill_filter(_id=one["id"])
-        self.goes_on("kill of connections", clock.now())
+        self.wait_for_recovery("kill of connections", clock.now())
 
-    def kill_ears(self) -> None:
-        self.faults["killed ears"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
-        self.goes_on("kill of ears", clock.now())
+    def kill_listeners(self) -> None:
+        self.faults["killed listeners"] += self.server.call("CLIENT", "KILL", "TYPE", "pubsub")
+        self.wait_for_recovery("kill of listeners", clock.now())
 
     def flush_scripts(self) -> None:
         self.server.call("SCRIPT", "FLUSH")
-        self.goes_on("flushed scripts", clock.now())
+        self.wait_for_recovery("flushed scripts", clock.now())
 
     def requests(self) -> list[bytes]:
         verbs = (scripts.CLAIM, scripts.RELEASE, scripts.RENEW, scripts.REFRESH)

@@ -1,4 +1,4 @@
-"""A storm on Redlock: five nodes, of which some restart empty, freeze or stay away. See `storm`."""
+"""A storm on Redlock: of five nodes some restart empty, freeze or stay down. See `storm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lab.servers.redlock_servers import RedlockServers
 
 LEASES = {"quick": 1.0, "usual": 1.4, "slow": 2.0}
-LONGEST = 2.0  # so long does a node that forgot not vote
+LONGEST = 2.0  # seconds for which a node that restarted empty does not vote
 
 
 class RedlockStorm(Storm):
@@ -42,8 +42,11 @@ class RedlockStorm(Storm):
         self.restart_empty(2, "two empty restarts")
 
     def restart_empty(self, number: int, kind: str) -> None:
-        """While somebody holds each name. It is lost to nobody, since a majority knows it; and
-        those that forgot it must not help another to a majority."""
+        """Restart nodes without data while every name is held.
+
+        No hold is lost, since a majority still knows it, and the nodes that forgot it must not help
+        another claim to a majority.
+        """
         caught = self.catch(list(LEASES))
         for node in self.random.sample(self.servers.nodes, number):
             node.restart(keep_data=False)
@@ -51,46 +54,48 @@ class RedlockStorm(Storm):
         time.sleep(0.5 * LONGEST)
         for name in caught:
             self.ask("answer", name, "go")
-        self.goes_on(kind, clock.now())
+        self.wait_for_recovery(kind, clock.now())
         time.sleep(max(restarted + 1.5 * LONGEST - clock.now(), 0))  # until they vote again
 
-    def one_stays_away(self) -> None:
+    def keep_one_down(self) -> None:
         node = self.random.choice(self.servers.nodes)
         node.kill()
-        self.goes_on("a node away", clock.now())
+        self.wait_for_recovery("a node down", clock.now())
         node.start()
         time.sleep(1.5 * LONGEST)
 
     def freeze_two(self) -> None:
-        """Longer than any lease: three are a majority, and are not slowed down."""
+        """Freeze two nodes for longer than any lease: the majority of three is not slowed down."""
         frozen = self.random.sample(self.servers.nodes, 2)
         for node in frozen:
             node.pause()
         began = clock.now()
-        self.goes_on("two frozen", began)
+        self.wait_for_recovery("two frozen", began)
         time.sleep(max(began + 1.2 * LEASES["slow"] - clock.now(), 0))
         for node in frozen:
             node.resume()
-        self.goes_on("two thawed", clock.now())
+        self.wait_for_recovery("two thawed", clock.now())
 
-    def kill_ears(self) -> None:
+    def kill_listeners(self) -> None:
         for node in self.servers.nodes:
-            self.faults["killed ears"] += node.call("CLIENT", "KILL", "TYPE", "pubsub")
-        self.goes_on("kill of ears", clock.now())
+            self.faults["killed listeners"] += node.call("CLIENT", "KILL", "TYPE", "pubsub")
+        self.wait_for_recovery("kill of listeners", clock.now())
 
     def flush_scripts(self) -> None:
         self.servers.call("SCRIPT", "FLUSH")
-        self.goes_on("flushed scripts", clock.now())
+        self.wait_for_recovery("flushed scripts", clock.now())
 
     def lose_replies(self) -> None:
-        """Of one verb, at all nodes."""
-        verb = self.random.choice([scripts.VOTE, scripts.SETTLE, scripts.GIVE_BACK])
-        before = sum(net.dropped for net in self.near_nets)
-        for net in self.near_nets:
-            net.lose_replies(2, match=verb.sha.encode(), then="reset")
+        """Lose the replies to one script at all nodes."""
+        verb = self.random.choice([scripts.VOTE, scripts.SETTLE, scripts.NODE_RELEASE])
+        before = sum(proxy.lost_replies for proxy in self.local_proxies)
+        for proxy in self.local_proxies:
+            proxy.lose_replies(2, match=verb.sha.encode(), then="reset")
         time.sleep(40 * POLL)
-        for net in self.near_nets:
-            net.lose_replies(0)
-            net.heal()
-        self.faults["dropped replies"] += sum(net.dropped for net in self.near_nets) - before
-        self.goes_on("drop", clock.now())
+        for proxy in self.local_proxies:
+            proxy.lose_replies(0)
+            proxy.heal()
+        self.faults["lost replies"] += (
+            sum(proxy.lost_replies for proxy in self.local_proxies) - before
+        )
+        self.wait_for_recovery("loss of replies", clock.now())

@@ -1,9 +1,9 @@
-"""A storm on Redis behind Sentinel: its master is killed, paused or cut off, and a replica takes
+"""A storm on Redis behind Sentinel: the master is killed, paused or cut off, and a replica takes
 over. See `storm`.
 
-Everybody reaches each server through a network of its own (`RedisSentinels`, proxied), so that a
-master that is cut off goes on believing that it is the master. The storm's own proxies stand before
-the sentinels.
+Clients, replicas and sentinels reach each server through its own proxy (`RedisSentinels`,
+proxied), so that a master that is cut off still considers itself the master. The storm's own
+proxies are in front of the sentinels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SentinelStorm(Storm):
     def __init__(self, servers: RedisSentinels, seed: int) -> None:
         super().__init__(seed)
         self.servers = servers
-        # How long it took until all sentinels knew of the new master, in seconds.
+        # Kind of fault → seconds until all sentinels knew the new master.
         self.elections: dict[str, list[float]] = defaultdict(list)
 
     def ports(self) -> list[int]:
@@ -43,25 +43,25 @@ class SentinelStorm(Storm):
 
     def kill_the_master(self) -> None:
         old = self.servers.master
-        self.fails_over("killed master", old, self.servers.servers[old].kill)
+        self.fail_over("killed master", old, self.servers.servers[old].kill)
         self.servers.servers[old].start()
         self.servers.wait_until_whole()
 
     def pause_the_master(self) -> None:
         old = self.servers.master
-        self.fails_over("paused master", old, self.servers.servers[old].pause)
+        self.fail_over("paused master", old, self.servers.servers[old].pause)
         self.servers.servers[old].resume()
         self.servers.wait_until_whole()
 
     def cut_off_the_master(self) -> None:
-        """It runs on, and calls itself master until it is told otherwise."""
+        """Cut the master off: it runs on and reports the role of master until it is reachable."""
         old = self.servers.master
-        self.fails_over("cut off master", old, self.servers.networks[old].black_hole)
+        self.fail_over("cut off master", old, self.servers.networks[old].black_hole)
         assert self.servers.servers[old].call("ROLE")[0] == b"master"
         self.servers.networks[old].heal()
         self.servers.wait_until_whole()
 
-    def fails_over(self, kind: str, old: int, fault: Callable[[], None]) -> None:
+    def fail_over(self, kind: str, old: int, fault: Callable[[], None]) -> None:
         began = clock.now()
         fault()
         self.servers.wait_for_another_than(old)
@@ -69,17 +69,17 @@ class SentinelStorm(Storm):
         elected = clock.now()
         self.elections[kind].append(elected - began)
         for name in self.leases:
-            self.recoveries[kind].append((name, self.first(name, elected) - began))
+            self.recoveries[kind].append((name, self.first_hold(name, elected) - began))
 
-    # -- the rest ------------------------------------------------------------------------------
+    # -- other faults --------------------------------------------------------------------------
 
     def kill_the_sentinels(self) -> None:
-        """Without a failover nobody misses them, not even who must connect anew."""
+        """Kill all sentinels: without a failover no client needs them, not even to reconnect."""
         for sentinel in self.servers.sentinels:
             sentinel.kill()
         with self.servers.servers[self.last_master].client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
-        self.goes_on("no sentinels", clock.now())
+        self.wait_for_recovery("no sentinels", clock.now())
         for sentinel in self.servers.sentinels:
             sentinel.start()
             self.servers.quick(sentinel)
@@ -91,11 +91,11 @@ class SentinelStorm(Storm):
         return roles.index(b"master")
 
     def silence_a_replica(self) -> None:
-        """The other one acknowledges: nothing happens."""
+        """Pause one replica: the other one acknowledges, and no client notices."""
         master = self.servers.master
         replica = self.servers.servers[(master + 1) % len(self.servers.servers)]
         replica.pause()
         time.sleep(0.3)
-        self.goes_on("silent replica", clock.now())
+        self.wait_for_recovery("silent replica", clock.now())
         replica.resume()
         self.servers.wait_until_whole()

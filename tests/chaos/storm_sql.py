@@ -1,6 +1,5 @@
-"""A storm on PostgreSQL or MariaDB: the server restarts, crashes and freezes, its sessions are
-killed, its replies lost. See `storm`. What a server was told and committed it still knows after a
-crash, so nothing is ever excused by amnesia."""
+"""A storm on PostgreSQL or MariaDB: the server restarts, crashes and freezes, sessions are killed,
+replies lost. See `storm`. Committed data survives a crash, so no breach is excused by amnesia."""
 
 from __future__ import annotations
 
@@ -12,16 +11,17 @@ from storm import ServerStorm
 
 from lockfast import clock
 
-# Longer than on Redis: a budget is a sixth of it, and a session of PostgreSQL is a process.
+# Longer than on Redis: a request has a sixth of the lease, and a PostgreSQL session is a process.
 LEASES = {"quick": 0.9, "usual": 1.2, "slow": 1.5}
 
-# All that are lockfast's; those that hear; how to end one; what is in requests on the wire (of what
-# MariaDB prepared only who asks can be read, and of what MySQL did that in digits).
+# Queries for lockfast's sessions, for the listening ones among them, and to end one; substrings of
+# requests on the wire. Of a statement that MariaDB prepared only the owner's host is readable, and
+# with MySQL only its hexadecimal form.
 SESSIONS = {
     "postgres": "SELECT pid FROM pg_stat_activity WHERE application_name = 'lockfast'",
     "mariadb": "SELECT id FROM information_schema.processlist WHERE db = 'lockfast'",
 }
-EARS = {
+LISTENERS = {
     "postgres": "AND query LIKE 'LISTEN%%'",
     "mariadb": "AND info LIKE 'DO SLEEP%%'",
 }
@@ -51,32 +51,32 @@ class SqlStorm(ServerStorm):
     # -- faults --------------------------------------------------------------------------------
 
     def kill_a_holder(self) -> None:
-        """One process at a time: who dies in the queue is granted it once, before the next."""
+        """Kill one process at a time: a waiter that dies in the queue is still granted once."""
         caught = self.catch([self.random.choice(list(LEASES))])
         self.kill(caught, list(caught.values()))
 
     def crash(self) -> None:
         self.server.kill()
         self.server.start()
-        self.goes_on("crash", clock.now())
+        self.wait_for_recovery("crash", clock.now())
 
     def kill_sessions(self) -> None:
-        """Half of them, whoever's they are, in the middle of whatever they do."""
+        """Kill half of the sessions, chosen at random, whatever they are doing."""
         self.kill_some("kill of sessions", "", 0.5)
 
-    def kill_ears(self) -> None:
-        self.kill_some("kill of ears", EARS[self.kind], 1.0)
+    def kill_listeners(self) -> None:
+        self.kill_some("kill of listeners", LISTENERS[self.kind], 1.0)
 
-    def kill_some(self, kind: str, which: str, share: float) -> None:
+    def kill_some(self, kind: str, restriction: str, share: float) -> None:
         with self.server.connect(autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute(f"{SESSIONS[self.kind]} {which}", () if which else None)
-            mine = connection.thread_id() if self.kind == "mariadb" else 0
+            cursor.execute(f"{SESSIONS[self.kind]} {restriction}", () if restriction else None)
+            own = connection.thread_id() if self.kind == "mariadb" else 0
             for (number,) in list(cursor.fetchall()):
-                if number != mine and self.random.random() < share:
-                    self.faults[f"{kind}: how many"] += 1
+                if number != own and self.random.random() < share:
+                    self.faults[f"{kind}: number"] += 1
                     try:
                         cursor.execute(KILL[self.kind], (number,))
                     except Exception as error:
-                        if "Unknown thread" not in str(error):  # it went by itself
+                        if "Unknown thread" not in str(error):  # that session has ended by itself
                             raise
-        self.goes_on(kind, clock.now())
+        self.wait_for_recovery(kind, clock.now())

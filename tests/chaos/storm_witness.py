@@ -1,18 +1,18 @@
-"""The resource that a storm is about: it refuses every write whose fence is lower than one before.
+"""The witness of a storm: a fenced resource that refuses each write below the highest fence so far.
 
-A process of its own, run by `storm`. It knows nothing of the store: workers speak to it over a
-unix socket, one connection per contender, a JSON list per line:
+The witness is a process of its own, started by `storm`, and does not talk to the store. Workers
+connect to it over a unix socket, one connection per contender, and send a JSON list per line:
 
-    hold   name fence pid n asked got      → go | rush | stay | end
-    write  name fence pid n checked held   → accepted | refused
-    any other record (left, fell, tired, raised …), which is only written down
+    hold   name fence pid cycle asked acquired   → go | unchecked | linger | end
+    write  name fence pid cycle checked held     → accepted | refused
+    any other record (release, expired, timeout, unknown, raised), which is only stored
 
-All times are the workers' own, on the clock that the processes of a host share, so it does not
-matter how long a line was under way. For a write what counts is when it comes, as for any resource.
+All times are the workers' own, on the clock that the processes of a host share, so the delay of a
+line does not matter. A write counts when it arrives, as at any resource.
 
-The director asks on the same socket: ``catch`` a name's next holder (its `hold` is answered only
-when the director says how), ``caught``, ``answer``, ``first`` hold after a moment, ``fallen``: has
-this one told that it believes no more, ``end`` and ``report``.
+The director uses the same socket: ``catch`` a name's next holder (the reply to its `hold` is
+withheld until the director sends one), ``caught``, ``answer``, ``first`` hold after a moment,
+``has_expired`` (has this worker reported that its hold is no longer valid), ``end`` and ``report``.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Witness:
         self.records: list[Record] = []
         self.holds: dict[str, list[Record]] = defaultdict(list)
         self.highest: dict[str, int] = defaultdict(int)
-        self.wanted: dict[str, list[int]] = {}  # name → of whom; of nobody: of anybody
+        self.wanted: dict[str, list[int]] = {}  # name → pids to catch; an empty list: any pid
         self.caught: dict[str, tuple[Record, asyncio.Future[str]]] = {}
-        self.last_word = "go"
+        self.default_order = "go"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                if line.endswith(b"\n"):  # else its writer was killed in the middle
-                    answer = await self.heard(json.loads(line))
+                if line.endswith(b"\n"):  # else its writer was killed in the middle of a line
+                    answer = await self.handle(json.loads(line))
                     if answer is not None:
                         writer.write(json.dumps(answer).encode() + b"\n")
         except ConnectionError:
-            pass  # it was killed
+            pass  # the worker was killed
         finally:
             writer.close()
 
-    async def heard(self, record: Record) -> Any:
+    async def handle(self, record: Record) -> Any:
         match record:
             case ["hold", name, _, pid, *_]:
                 self.records.append(record)
@@ -58,7 +58,7 @@ class Witness:
                     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
                     self.caught[name] = (record, answer)
                     return await answer
-                return self.last_word
+                return self.default_order
             case ["write", name, fence, *_]:
                 accepted = fence >= self.highest[name]
                 self.highest[name] = max(fence, self.highest[name])
@@ -69,18 +69,19 @@ class Witness:
                 return True
             case ["caught"]:
                 return {name: record for name, (record, _) in self.caught.items()}
-            case ["answer", name, word]:
+            case ["answer", name, order]:
                 self.wanted.pop(name, None)
                 if name in self.caught:
-                    self.caught.pop(name)[1].set_result(word)
+                    self.caught.pop(name)[1].set_result(order)
                 return True
-            case ["first", name, since, but]:
-                later = (one for one in self.holds[name] if one[6] > since and one[3] not in but)
+            case ["first", name, since, excluded]:
+                holds = self.holds[name]
+                later = (one for one in holds if one[6] > since and one[3] not in excluded)
                 return next(later, [])
-            case ["fallen", pid]:
-                return any(one[0] == "fell" and one[3] == pid for one in self.records[::-1])
+            case ["has_expired", pid]:
+                return any(one[0] == "expired" and one[3] == pid for one in self.records[::-1])
             case ["end"]:
-                self.last_word = "end"
+                self.default_order = "end"
                 return True
             case ["report", path]:
                 return self.report(path)
@@ -94,7 +95,7 @@ class Witness:
 async def main(path: str) -> None:
     server = await asyncio.start_unix_server(Witness().serve, path)
     print("ready", flush=True)
-    # It ends with whoever started it, however that ended.
+    # The witness ends when its parent closes stdin, however the parent ended.
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     server.close()
 

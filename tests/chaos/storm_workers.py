@@ -1,24 +1,25 @@
-"""The workers of a storm, and the nursery that forks them. Run by `storm`.
+"""The workers of a storm, and the nursery process that forks them. Started by `storm`.
 
-A worker is a process with one contender per name, threads or tasks, all on one client. Each asks,
-holds, writes to the witness, and leaves, again and again, until the witness says that it is the
-end. On even turns it is careful: it asks `hold.check` before it writes. On the others it writes
-without asking, as programs do that trust their lock; so it does when it was told to ``rush``, and
-when it was told to ``stay`` until it believes in its hold no more.
+A worker is a process with one contender per name, in threads or in tasks, all on one client. Each
+contender acquires, writes to the witness and releases, again and again, until the witness orders
+the end. In even cycles a contender is careful and calls `hold.check` before it writes. In the
+others it writes unchecked, as programs do that trust their lock. The orders ``unchecked`` and
+``linger`` make it write unchecked in any cycle; ``linger`` also makes it keep the hold until it is
+no longer valid.
 
-What a contender tells (see `storm_witness`), with `now` read *before* whatever a line says is still
-true, and *after* whatever it says has happened:
+Records of a contender (see `storm_witness`). A timestamp is read *before* a state is observed that
+still holds, and *after* an event that has happened:
 
-    hold   name fence pid n asked got
-    write  name fence pid n checked held      it believed so, asked after ``checked``
-    fell   name fence pid n believed rest ended     it stayed until it believed in it no more
-    left   name fence pid n began rest outcome ended told
-    tired, unknown                            what it was told instead of a hold
-    raised                                    what it must never be told
+    hold      name fence pid cycle asked acquired
+    write     name fence pid cycle checked held      ``held`` was read after ``checked``
+    expired   name fence pid cycle seen remaining ended     lingered until no longer valid
+    release   name fence pid cycle began remaining outcome ended losses
+    timeout, unknown                          the acquire failed in an expected way
+    raised                                    an error that must not occur
 
-The nursery obeys lines on its stdin: spawn, kill, stop, cont, wait. Only it signals, and only its
-own children, so no pid that was given to somebody else is ever hit. Who does not end is asked what
-it is doing (SIGUSR1), and says so on stderr.
+The nursery obeys lines on its stdin: spawn, kill, stop, cont, wait. Only the nursery sends signals,
+and only to its own children, so no reused pid is ever hit. A worker that does not end is asked for
+its stack (SIGUSR1) and prints it to stderr.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ import time
 import traceback
 from typing import Any
 
-from ordeal import done
+from holder_recovery import done
 
 import lockfast
 from lockfast import clock
 from lockfast.errors import AcquireTimeout, BackendError, HoldLost, NotReplicated
 from lockfast.runtime.threads import run
 
-STAY = 3.0  # leases: how long one that is told to stay believes at most; then something is wrong
-LOOK = 0.0005
+LINGER = 3.0  # leases after which a lingering contender gives up: its hold should have run out
+POLL = 0.0005
 PAUSE = 0.01
 
 
@@ -54,19 +55,19 @@ class Ended(Exception):
     """The storm is over, or the witness is gone."""
 
 
-class Line:
-    """A contender's line to the witness, for threads."""
+class WitnessConnection:
+    """A thread's connection to the witness."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
         self._rest = b""
 
-    async def say(self, *record: object) -> None:
+    async def send(self, *record: object) -> None:
         self._socket.sendall(json.dumps(record).encode() + b"\n")
 
     async def ask(self, *record: object) -> str:
-        await self.say(*record)
+        await self.send(*record)
         while b"\n" not in self._rest:
             data = await self._receive()
             if not data:
@@ -78,12 +79,12 @@ class Line:
     async def _receive(self) -> bytes:
         return self._socket.recv(4096)
 
-    async def nap(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
-class TaskLine(Line):
-    """The same for tasks: it waits for answers without blocking the others."""
+class TaskWitnessConnection(WitnessConnection):
+    """A task's connection to the witness: waiting for an answer does not block the other tasks."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -92,55 +93,55 @@ class TaskLine(Line):
     async def _receive(self) -> bytes:
         return await asyncio.get_running_loop().sock_recv(self._socket, 4096)
 
-    async def nap(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class Contender:
-    def __init__(self, client: Any, line: Line, name: str, lease: float) -> None:
-        self.line, self.name, self.lease = line, name, lease
-        self.told: list[int] = []
+    def __init__(self, client: Any, witness: WitnessConnection, name: str, lease: float) -> None:
+        self.witness, self.name, self.lease = witness, name, lease
+        self.lost_fences: list[int] = []
         self.lock = client.lock(
-            name, lease=lease, renew=True, on_lost=lambda hold: self.told.append(hold.fence)
+            name, lease=lease, renew=True, on_lost=lambda hold: self.lost_fences.append(hold.fence)
         )
         self.random = random.Random()
 
-    async def live(self) -> None:
-        turn = 0
+    async def run(self) -> None:
+        number = 0
         with contextlib.suppress(Ended, ConnectionError):
             while True:
-                turn += 1
-                await self.turn(turn)
+                number += 1
+                await self.cycle(number)
 
-    async def turn(self, turn: int) -> None:
+    async def cycle(self, number: int) -> None:
         asked = clock.now()
         try:
-            # Now and then an impatient one: it leaves the queue, or crosses with its grant.
-            patience = None if self.random.random() < 0.9 else self.random.uniform(0, self.lease)
-            hold = await done(self.lock.acquire(timeout=patience))
+            # One acquire in ten has a timeout: it leaves the queue, perhaps while it is granted.
+            timeout = None if self.random.random() < 0.9 else self.random.uniform(0, self.lease)
+            hold = await done(self.lock.acquire(timeout=timeout))
         except AcquireTimeout:
-            return await self.line.say("tired", self.name, os.getpid(), asked, clock.now())
+            return await self.witness.send("timeout", self.name, os.getpid(), asked, clock.now())
         except HoldLost:
-            raise  # nothing of ours is left from the turn before
+            raise  # nothing is left from the cycle before
         except (BackendError, NotReplicated) as error:
             if isinstance(error, BackendError) and not error.transient:
                 raise
-            await self.line.say("unknown", self.name, os.getpid(), asked, clock.now())
-            return await self.line.nap(PAUSE)
-        got = clock.now()
-        self.key = (self.name, hold.fence, os.getpid(), f"{id(self)}-{turn}")
-        word = await self.line.ask("hold", *self.key, asked, got)
-        if word == "stay":
-            await self.stay(hold)
-        careful = turn % 2 == 0 and word not in ("stay", "rush")
+            await self.witness.send("unknown", self.name, os.getpid(), asked, clock.now())
+            return await self.witness.sleep(PAUSE)
+        acquired = clock.now()
+        self.key = (self.name, hold.fence, os.getpid(), f"{id(self)}-{number}")
+        order = await self.witness.ask("hold", *self.key, asked, acquired)
+        if order == "linger":
+            await self.linger(hold)
+        careful = number % 2 == 0 and order not in ("linger", "unchecked")
         await self.work(hold, careful)
         await self.leave(hold)
-        if word == "end":
+        if order == "end":
             raise Ended
 
     async def work(self, hold: Any, careful: bool) -> None:
         long = self.random.random() < 0.002
-        await self.line.nap(self.random.uniform(0.3, 0.9) * self.lease if long else 0.0005)
+        await self.witness.sleep(self.random.uniform(0.3, 0.9) * self.lease if long else 0.0005)
         checked = clock.now()
         held = hold.is_held
         try:
@@ -148,32 +149,34 @@ class Contender:
                 hold.check()
                 held = True
         except HoldLost:
-            return  # as it should: it writes nothing
-        await self.line.ask("write", *self.key, checked, held)
+            return  # a careful contender writes nothing
+        await self.witness.ask("write", *self.key, checked, held)
 
-    async def stay(self, hold: Any) -> None:
-        """Look all the time whether we still believe in it, until we do not."""
-        until = clock.now() + STAY * self.lease
-        believed = now = clock.now()
-        rest = left = hold.remaining()
+    async def linger(self, hold: Any) -> None:
+        """Poll `hold.remaining` until the hold is no longer valid."""
+        until = clock.now() + LINGER * self.lease
+        seen = now = clock.now()
+        remaining = left = hold.remaining()
         while now < until and left > 0:
-            believed, rest = now, left
-            await self.line.nap(LOOK)
+            seen, remaining = now, left
+            await self.witness.sleep(POLL)
             now = clock.now()
             left = hold.remaining()
-        await self.line.say("fell", *self.key, believed, rest, clock.now())
+        await self.witness.send("expired", *self.key, seen, remaining, clock.now())
 
     async def leave(self, hold: Any) -> None:
         began = clock.now()
-        rest = hold.remaining()
-        outcome = await self.give_back(hold)
+        remaining = hold.remaining()
+        outcome = await self.release(hold)
         if outcome == "unknown":
-            await self.line.nap(PAUSE)
-            outcome = await self.give_back(hold)  # as the error says that one may
-        told = self.told.count(hold.fence)
-        await self.line.say("left", *self.key, began, rest, outcome, clock.now(), told)
+            await self.witness.sleep(PAUSE)
+            outcome = await self.release(hold)  # the error allows a retry
+        losses = self.lost_fences.count(hold.fence)
+        await self.witness.send(
+            "release", *self.key, began, remaining, outcome, clock.now(), losses
+        )
 
-    async def give_back(self, hold: Any) -> str:
+    async def release(self, hold: Any) -> str:
         try:
             await done(hold.release())
         except HoldLost:
@@ -188,39 +191,39 @@ class Contender:
 # ---- a worker --------------------------------------------------------------------------------
 
 
-def guarded(path: str, life: Any, run_it: Any) -> None:
-    """Run it; what nobody expects is told to the witness, and ends the process."""
+def guarded(path: str, contender: Any, run_it: Any) -> None:
+    """Run it; report an unexpected error to the witness and end the process."""
     try:
-        run_it(life)
+        run_it(contender)
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):
-            run(Line(path).say("raised", os.getpid(), text[-3000:]))
+            run(WitnessConnection(path).send("raised", os.getpid(), text[-3000:]))
         os._exit(1)
 
 
 def threads(url: str, path: str, leases: dict[str, float]) -> None:
     with lockfast.connect(url) as client:
-        contenders = [Contender(client, Line(path), *pair) for pair in leases.items()]
-        crowd = [
-            threading.Thread(target=guarded, args=(path, one.live(), run)) for one in contenders
+        contenders = [Contender(client, WitnessConnection(path), *pair) for pair in leases.items()]
+        running = [
+            threading.Thread(target=guarded, args=(path, one.run(), run)) for one in contenders
         ]
-        for one in crowd:
+        for one in running:
             one.start()
-        for one in crowd:
+        for one in running:
             one.join()
 
 
-def say_where_tasks_are() -> None:
+def print_task_stacks() -> None:
     for task in asyncio.all_tasks():
         task.print_stack(file=sys.stderr)
 
 
 async def tasks(url: str, path: str, leases: dict[str, float]) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, say_where_tasks_are)
-    async with lockfast.aio.connect(url) as client, asyncio.TaskGroup() as crowd:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print_task_stacks)
+    async with lockfast.aio.connect(url) as client, asyncio.TaskGroup() as group:
         for pair in leases.items():
-            crowd.create_task(Contender(client, TaskLine(path), *pair).live())
+            group.create_task(Contender(client, TaskWitnessConnection(path), *pair).run())
 
 
 def work(api: str, url: str, path: str, leases: dict[str, float]) -> None:
@@ -239,11 +242,11 @@ class Nursery:
 
     def obey(self, order: list[Any]) -> Any:
         match order:
-            case ["spawn", *what]:
+            case ["spawn", *arguments]:
                 pid = os.fork()
                 if pid == 0:
                     faulthandler.register(signal.SIGUSR1, all_threads=True)
-                    work(*what)
+                    work(*arguments)
                     sys.stderr.flush()
                     os._exit(0)
                 self.children.add(pid)
@@ -277,7 +280,7 @@ class Nursery:
 
 
 def main() -> None:
-    importlib.import_module(sys.argv[1])  # here once, not in every worker
+    importlib.import_module(sys.argv[1])  # once here, not in every worker
     nursery = Nursery()
     print("ready", flush=True)
     try:

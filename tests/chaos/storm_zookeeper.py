@@ -1,5 +1,5 @@
-"""A storm on three ZooKeepers: leaders are killed and paused, followers restart, connections are
-reset, replies lost. See `storm`. A session is a client's, so all names have the same lease."""
+"""A storm on three ZooKeeper servers: leaders are killed and paused, followers restart, connections
+are reset, replies lost. See `storm`. A client has one session, so all names have the same lease."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class ZooKeeperStorm(Storm):
     # -- faults --------------------------------------------------------------------------------
 
     def kill_the_leader(self) -> None:
-        """It comes back when another leads, and everybody goes on."""
+        """Kill the leader, and start it again once another one leads and every name goes on."""
         leader = self.servers.leader()
         leader.kill()
         self.servers.leader()
-        self.goes_on("kill of the leader", clock.now())
+        self.wait_for_recovery("kill of the leader", clock.now())
         leader.start()
         self.servers.settle()
 
     def kill_the_leader_and_a_holder(self) -> None:
-        """The next leader must end a session that it never spoke to."""
+        """Kill a holder with the leader: the next leader must end a session it never served."""
         caught = self.catch(["slow"])
         leader = self.servers.leader()
         leader.kill()
@@ -56,7 +56,7 @@ class ZooKeeperStorm(Storm):
         voted = clock.now()
         self.replace(pid)
         self.faults["kill"] += 1
-        recovery = self.first("slow", voted, [pid]) - voted
+        recovery = self.first_hold("slow", voted, [pid]) - voted
         self.recoveries["kill beside the leader"].append(("slow", recovery))
         leader.start()
         self.servers.settle()
@@ -64,31 +64,31 @@ class ZooKeeperStorm(Storm):
     def restart_a_follower(self) -> None:
         self.random.choice(self.servers.followers()).restart(keep_data=True)
         self.servers.settle()
-        self.goes_on("restart of a follower", clock.now())
+        self.wait_for_recovery("restart of a follower", clock.now())
 
     def pause_the_leader(self) -> None:
-        """For a part of a session; the others may choose another meanwhile, or not."""
+        """Pause the leader for a part of a session; the others may elect a new one or not."""
         leader = self.servers.leader()
         leader.pause()
         time.sleep(0.4 * LEASE)
         leader.resume()
         self.servers.settle()
-        self.goes_on("pause of the leader", clock.now())
+        self.wait_for_recovery("pause of the leader", clock.now())
 
     def lose_replies(self) -> None:
-        """Of whatever is asked about the names: claims, releases, looks."""
-        before = self.dropped()
+        """Lose replies to any request about the names: claims, releases, reads."""
+        before = self.lost_replies()
         then = self.random.choice(["reset", "silence"])
-        for net in self.near_nets:
-            net.lose_replies(1, match=b"lockfast", then=then)  # type: ignore[arg-type]
+        for proxy in self.local_proxies:
+            proxy.lose_replies(1, match=b"lockfast", then=then)  # type: ignore[arg-type]
         until = clock.now() + 0.5
-        while self.dropped() == before and clock.now() < until:
+        while self.lost_replies() == before and clock.now() < until:
             time.sleep(POLL)
-        for net in self.near_nets:
-            net.lose_replies(0)
-            net.heal()
-        self.faults["dropped replies"] += self.dropped() - before
-        self.goes_on("drop", clock.now())
+        for proxy in self.local_proxies:
+            proxy.lose_replies(0)
+            proxy.heal()
+        self.faults["lost replies"] += self.lost_replies() - before
+        self.wait_for_recovery("loss of replies", clock.now())
 
-    def dropped(self) -> int:
-        return sum(net.dropped for net in self.near_nets)
+    def lost_replies(self) -> int:
+        return sum(proxy.lost_replies for proxy in self.local_proxies)

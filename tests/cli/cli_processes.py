@@ -1,4 +1,4 @@
-"""Starting the command as a user does, and talking to it. Real processes, real signals."""
+"""Start the command as a user does: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON_A_TERMINAL = [
     "-c",
     "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))",
 ]
-# A machine that is busy with other things needs long for everything.
+# Generous limit for any single step on a busy machine.
 PATIENCE = 30.0
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -38,17 +38,17 @@ def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The next line that it says. Read without a buffer: `select` must see what is left."""
+    """Read the next line of output. Unbuffered: `select` must see what is left."""
     assert process.stdout is not None
-    told = b""
+    text = b""
     until = time.monotonic() + PATIENCE
-    while not told.endswith(b"\n"):
+    while not text.endswith(b"\n"):
         ready = select.select([process.stdout.fileno()], [], [], until - time.monotonic())[0]
-        assert ready, f"it said nothing, after {told!r}"
+        assert ready, f"no output after {text!r}"
         letter = os.read(process.stdout.fileno(), 1)
-        assert letter, f"it ended after {told!r}: {process.stderr and process.stderr.read()}"
-        told += letter
-    return told.decode().strip()
+        assert letter, f"it ended after {text!r}: {process.stderr and process.stderr.read()}"
+        text += letter
+    return text.decode().strip()
 
 
 def is_silent(process: subprocess.Popen[str], seconds: float) -> bool:
@@ -64,7 +64,7 @@ def wait_until(is_so: Callable[[], object], what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is dead, also if nobody buries it."""
+    """True if the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -72,13 +72,13 @@ def is_alive(pid: int) -> bool:
 
 
 def waiters(url: str) -> int:
-    """How many wait, read from the file: lockfast itself would bury the dead while it looks."""
+    """Count the waiters in the file itself: lockfast would remove dead ones while inspecting."""
     with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite://"), timeout=10)) as store:
         ((count,),) = store.execute("SELECT count(*) FROM waiters")
     return int(count)
 
 
-def one_complaint(process: subprocess.CompletedProcess[str]) -> str:
+def error_line(process: subprocess.CompletedProcess[str]) -> str:
     assert process.stderr.startswith("lockfast: "), process.stderr
     assert process.stderr.count("\n") == 1, process.stderr
     return process.stderr

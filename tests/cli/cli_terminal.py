@@ -1,4 +1,4 @@
-"""A terminal of the test's own, and the command on it, as a person sits before it."""
+"""The command on a pseudo-terminal, as a user runs it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cli_processes import LOCKFAST, PATIENCE
 
 
 class Terminal:
-    """Runs the command with these words; ``text`` is all that it wrote so far."""
+    """Runs the command with these arguments; ``text`` is all of its output so far."""
 
-    def __init__(self, *words: object, columns: int = 100) -> None:
+    def __init__(self, *arguments: object, columns: int = 100) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*LOCKFAST, *map(str, words)],
+            [*LOCKFAST, *map(str, arguments)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -35,18 +35,18 @@ class Terminal:
         self.text = ""
 
     def wait_for(self, text: str) -> str:
-        """All that was written up to and with this."""
+        """Wait for this text; return the output up to and including it."""
         until = time.monotonic() + PATIENCE
         while text not in self.text:
             rest = until - time.monotonic()
-            assert rest > 0 and self._read(rest), f"{text!r} did not come, but {self.text!r}"
+            assert rest > 0 and self._read(rest), f"expected {text!r} in {self.text!r}"
         return self.text[: self.text.index(text) + len(text)]
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end of the command; return the exit code."""
         while self._read(PATIENCE):
             pass
         return self.process.wait(PATIENCE)
@@ -55,11 +55,11 @@ class Terminal:
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:
-            said = os.read(self._master, 65536)
-        except OSError:  # nobody has the other end any more
+            data = os.read(self._master, 65536)
+        except OSError:  # the other end is closed
             return False
-        self.text += said.decode(errors="replace")
-        return bool(said)
+        self.text += data.decode(errors="replace")
+        return bool(data)
 
     def __enter__(self) -> Self:
         return self

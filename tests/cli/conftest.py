@@ -1,4 +1,4 @@
-"""The embedded store in a folder of its own, and processes that end with the test."""
+"""Fixtures: the embedded store in a temporary folder, and processes that end with the test."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def client(url: str) -> Iterator[lockfast.Client]:
 
 @pytest.fixture
 def start(url: str) -> Iterator[Start]:
-    """Starts a process in a session of its own, that is, without a terminal."""
+    """Start a process in a session of its own, that is, without a terminal."""
     started: list[subprocess.Popen[str]] = []
-    # Who runs the tests may ignore it (nohup does), and what is ignored is inherited.
+    # The test run may ignore SIGHUP (nohup does), and ignored signals are inherited.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(*command: object, **more: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [str(word) for word in command],
+            [str(part) for part in command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

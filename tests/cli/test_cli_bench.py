@@ -1,6 +1,6 @@
-"""`lockfast bench`: it measures what it says, shows no password, and leaves nothing behind.
+"""`lockfast bench`: its figures, no password in the output, and nothing left behind.
 
-No figure is asserted: only that there is one.
+No value of a figure is asserted: only that there is one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from cli_processes import LOCKFAST, PATIENCE, Start, is_alive, line, one_complaint, run, wait_until
+from cli_processes import LOCKFAST, PATIENCE, Start, error_line, is_alive, line, run, wait_until
 
 import lockfast
 from lockfast.cli.bench import BROKEN, Plan, _show, _sweep
-from lockfast.cli.bench_messages import Noted, Visits
-from lockfast.cli.bench_outcome import Outcome, middle, outcome
+from lockfast.cli.bench_messages import Visits, WorkerResult
+from lockfast.cli.bench_outcome import Outcome, medians, outcome
 from lockfast.cli.bench_report import Report, Store
 from lockfast.cli.chart import MOST_STORES, Bar, Chart, duration, short
 from lockfast.cli.screen import Screen
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SECRET = "swordfish"
 SHORT = ("--seconds", "0.4", "--rounds", "2", "--processes", "2", "--contenders", "1,3")
-CROWD = """
+CONTENDERS = """
 import sys, threading, lockfast
 lock = lockfast.connect(sys.argv[1], namespace="bench-2").lock("name", lease=60)
 for _ in range(1 + 3):
@@ -45,7 +45,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Measured:
-    """One run of the command, and all that it said."""
+    """One run of the command, and its output."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         self.locks = folder / "locks.db"
@@ -62,7 +62,7 @@ def database(server: RedisServer, number: int) -> str:
 def measured(
     tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
 ) -> Iterator[Measured]:
-    """On stores on which somebody else holds a lock meanwhile."""
+    """A run on stores where another client holds a lock meanwhile."""
     folder = tmp_path_factory.mktemp("bench")
     urls = f"sqlite://{folder / 'locks.db'}", database(redis_server, 9)
     with contextlib.ExitStack() as bystanders:
@@ -78,7 +78,7 @@ def measured(
         yield measured
 
 
-# ---- what is shown --------------------------------------------------------------------------
+# ---- output ---------------------------------------------------------------------------------
 
 
 def test_the_table_has_a_row_for_every_store_and_number_of_contenders(measured: Measured) -> None:
@@ -96,18 +96,18 @@ def test_the_table_has_a_row_for_every_store_and_number_of_contenders(measured: 
 
 
 def test_the_json_has_every_figure(measured: Measured) -> None:
-    told = json.loads(measured.json.read_text())
-    assert (told["seconds"], told["rounds"], told["processes"]) == (0.4, 2, 2)
-    assert [store["store"] for store in told["stores"]] == ["SQLite", "Redis"]
-    found = {(one["store"], one["contenders"]): one for one in told["results"]}
+    document = json.loads(measured.json.read_text())
+    assert (document["seconds"], document["rounds"], document["processes"]) == (0.4, 2, 2)
+    assert [store["store"] for store in document["stores"]] == ["SQLite", "Redis"]
+    found = {(one["store"], one["contenders"]): one for one in document["results"]}
     assert found.keys() == {(store, size) for store in ("SQLite", "Redis") for size in (1, 3)}
     for (store, _), one in found.items():
         assert one["handovers"] > 0
         assert 0 < one["p50"] <= one["p99"]
         assert 0 < one["fairness"] <= 1
-        assert one["requests"] > 1  # one to acquire, one to release, but for those at the edges
+        assert one["requests"] > 1  # an acquire and a release each, except at the edges
         assert one["cpu"] > 0
-        assert (one["overlaps"], one["given_up"]) == (0, 0)
+        assert (one["overlaps"], one["timeouts"]) == (0, 0)
         assert (one["server_cpu"] is None) == (store == "SQLite")
 
 
@@ -116,13 +116,14 @@ def test_the_chart_is_well_formed_and_names_every_store(measured: Measured) -> N
     texts = [text.text for text in drawing.iter(f"{SVG}text")]
     assert {"SQLite", "Redis", "1, uncontended", "3 contenders"} <= set(texts)
     assert texts.count("3 contenders") == 2  # in both panels
-    told = json.loads(measured.json.read_text())
-    assert any(told["date"] in (text or "") and told["machine"] in (text or "") for text in texts)
+    document = json.loads(measured.json.read_text())
+    source = document["date"], document["machine"]
+    assert any(all(part in (text or "") for part in source) for text in texts)
     bars = [bar.get("class") for bar in drawing.iter(f"{SVG}rect")]
     for store in ("s0", "s1"):
         assert bars.count(store) == 1 + 2 + 2  # in the legend, and in both panels twice
         assert bars.count(f"{store} pale") == 2
-    for one in told["results"]:
+    for one in document["results"]:
         assert {short(one["handovers"]), duration(one["p50"]), duration(one["p99"])} <= set(texts)
 
 
@@ -133,31 +134,31 @@ def test_nothing_is_left_in_the_stores(measured: Measured, redis_server: RedisSe
     assert names == [("default:bystander",)]
     with redis_server.client(db=9, decode_responses=True) as server:
         left = [key for key in server.scan_iter() if "bystander" not in key]
-        assert 1 <= len(left) <= 2, "one name, whatever was measured"
-        for key in left:  # the last fence and the last place in the queue, for a while
+        assert 1 <= len(left) <= 2, "more than one name was used"
+        for key in left:  # the last fence and the last queue number are kept for a while
             assert re.fullmatch(r"lf:\{bench-\w+:bench-\w+\}(:w)?", key)
             assert server.hkeys(key) in ([".f"], [".n"])
             assert 0 < server.pttl(key) <= 130_000
 
 
-def test_without_a_url_it_is_a_new_file_and_memory(url: str, tmp_path: Path) -> None:
-    stage = tmp_path / "stage"
-    stage.mkdir()
+def test_without_a_url_a_new_file_and_memory_are_measured(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
     quick = ("--seconds", "0.1", "--rounds", "1", "--contenders", "2")
-    done = run("bench", *quick, env={**os.environ, "TMPDIR": str(stage)})
+    done = run("bench", *quick, env={**os.environ, "TMPDIR": str(folder)})
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^ +2  SQLite .*\n +memory +[\d,]+", done.stdout, re.MULTILINE)
-    assert not list(stage.iterdir())
+    assert not list(folder.iterdir())
     assert not (tmp_path / "locks.db").exists(), "the store of $LOCKFAST_URL was used"
 
 
-def test_two_stores_of_a_kind_are_told_apart(tmp_path: Path) -> None:
+def test_two_stores_of_a_kind_are_numbered(tmp_path: Path) -> None:
     quick = ("--seconds", "0.1", "--rounds", "1", "--contenders", "1")
     done = run("bench", *quick, *(f"sqlite://{tmp_path}/{name}.db" for name in "ab"))
     assert re.search(r"^ +1  SQLite 1 .*\n +SQLite 2 ", done.stdout, re.MULTILINE), done.stdout
 
 
-# ---- what cannot be done --------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,33 +181,33 @@ def test_two_stores_of_a_kind_are_told_apart(tmp_path: Path) -> None:
         ["memory://"] * (MOST_STORES + 1),
     ],
 )
-def test_what_cannot_be_measured_is_one_line_and_code_2(arguments: list[str]) -> None:
+def test_an_error_before_measuring_is_one_line_and_code_2(arguments: list[str]) -> None:
     done = run("bench", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert SECRET not in one_complaint(done)
+    assert SECRET not in error_line(done)
 
 
-def test_every_store_that_is_out_of_reach_has_its_line(tmp_path: Path) -> None:
-    away = ("redis://127.0.0.1:1/0", "sqlite:///dev/null/locks.db")
-    done = run("bench", f"sqlite://{tmp_path}/locks.db", *away)
+def test_every_unreachable_store_is_reported_in_its_own_line(tmp_path: Path) -> None:
+    unreachable = ("redis://127.0.0.1:1/0", "sqlite:///dev/null/locks.db")
+    done = run("bench", f"sqlite://{tmp_path}/locks.db", *unreachable)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert "127.0.0.1:1" in first
     assert "/dev/null/locks.db" in second
 
 
-# ---- how it ends ----------------------------------------------------------------------------
+# ---- endings --------------------------------------------------------------------------------
 
 
 class Running:
-    """A benchmark of a minute, at work on a server of its own that has a password."""
+    """A benchmark of one minute, running on a server of its own that has a password."""
 
     def __init__(self, start: Start, server: RedisServer) -> None:
         self.server = server
-        words = ("--contenders", "6", "--processes", "3", "--seconds", "60")
-        self.process = start(*LOCKFAST, "bench", *words, server.url)
-        self.told = [line(self.process), line(self.process)]
-        wait_until(self.waiting, "nobody waits")
+        options = ("--contenders", "6", "--processes", "3", "--seconds", "60")
+        self.process = start(*LOCKFAST, "bench", *options, server.url)
+        self.output = [line(self.process), line(self.process)]
+        wait_until(self.waiting, "no waiter")
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         self.children = [int(pid) for pid in children.read_text().split()]
         assert len(self.children) == 3
@@ -221,7 +222,7 @@ class Running:
 
     def ended(self) -> tuple[int, str]:
         out, err = self.process.communicate(timeout=2 * PATIENCE)
-        self.told.append(out)
+        self.output.append(out)
         wait_until(lambda: not any(map(is_alive, self.children)), "a child is left behind")
         return self.process.returncode, err
 
@@ -232,37 +233,37 @@ def running(start: Start, new_redis: Callable[..., RedisServer]) -> Running:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly(running: Running, signum: int) -> None:
+def test_a_signal_ends_the_benchmark_cleanly(running: Running, signum: int) -> None:
     running.process.send_signal(signum)
     assert running.ended() == (128 + signum, "")
     assert not running.waiting() and not running.held()
 
 
 def test_a_password_is_shown_nowhere(running: Running) -> None:
-    said = [Path(f"/proc/{pid}/cmdline").read_text() for pid in running.children]
+    texts = [Path(f"/proc/{pid}/cmdline").read_text() for pid in running.children]
     running.process.send_signal(signal.SIGINT)
     code, err = running.ended()
     assert code == 130
-    said += [*running.told, err]
-    assert not [text for text in said if SECRET in text]
+    texts += [*running.output, err]
+    assert not [text for text in texts if SECRET in text]
 
 
-def test_a_killed_benchmark_takes_its_processes_along(running: Running) -> None:
+def test_a_killed_benchmark_ends_its_worker_processes(running: Running) -> None:
     running.process.kill()
     code, _ = running.ended()
     assert code == -signal.SIGKILL
     wait_until(lambda: not running.waiting() and not running.held(), "something is left")
 
 
-def test_a_process_that_dies_ends_it(running: Running) -> None:
+def test_a_worker_process_that_dies_ends_the_benchmark(running: Running) -> None:
     os.kill(running.children[1], signal.SIGKILL)
     code, err = running.ended()
     assert code == 69
-    assert err == "lockfast: a process of the benchmark ended by itself\n"
+    assert err == "lockfast: a worker process of the benchmark ended unexpectedly\n"
     assert not running.held()
 
 
-def test_what_a_killed_process_held_is_swept_away_and_nothing_else(
+def test_the_sweep_breaks_the_holds_of_a_killed_worker_and_no_others(
     url: str, client: lockfast.Client
 ) -> None:
     with client.lock("bystander"), lockfast.connect(url, namespace="bench-1") as killed:
@@ -272,18 +273,20 @@ def test_what_a_killed_process_held_is_swept_away_and_nothing_else(
         assert client.inspect("bystander").holders
 
 
-def test_who_stood_in_the_queue_is_swept_away_too(start: Start, redis_server: RedisServer) -> None:
-    """Of a process that cannot be told from a living one, and never comes for what it is given."""
+def test_the_sweep_breaks_grants_to_stopped_waiters_too(
+    start: Start, redis_server: RedisServer
+) -> None:
+    """A stopped process looks alive to the store, and never picks up what it is granted."""
     url = database(redis_server, 9)
-    stopped = start(sys.executable, "-c", CROWD, url)
+    stopped = start(sys.executable, "-c", CONTENDERS, url)
     with lockfast.connect(url, namespace="bench-2") as client:
-        wait_until(lambda: len(client.inspect("name").waiters) == 3, "not all wait")
+        wait_until(lambda: len(client.inspect("name").waiters) == 3, "not all threads wait")
         stopped.send_signal(signal.SIGSTOP)
         _sweep([Store("Redis", url, url, False)], "bench-2")
         assert client.names() == []
 
 
-def test_a_server_that_goes_away_is_one_line_and_code_69(running: Running) -> None:
+def test_a_server_lost_while_measuring_is_one_line_and_code_69(running: Running) -> None:
     running.server.kill()
     code, err = running.ended()
     assert code == 69
@@ -291,17 +294,21 @@ def test_a_server_that_goes_away_is_one_line_and_code_69(running: Running) -> No
     assert SECRET not in err
 
 
-# ---- the arithmetic -------------------------------------------------------------------------
+# ---- arithmetic -----------------------------------------------------------------------------
 
 
-def noted(*visits: tuple[int, float, float]) -> Noted:
+def worker_result(*visits: tuple[int, float, float]) -> WorkerResult:
     fences, acquired, released = zip(*visits, strict=True)
-    return Noted([Visits(array("q", fences), array("d", acquired), array("d", released))], 4, 0.5)
+    return WorkerResult(
+        [Visits(array("q", fences), array("d", acquired), array("d", released))], 4, 0.5
+    )
 
 
 def test_a_handover_is_from_one_contender_to_another() -> None:
-    first = noted((1, 0.0, 1.0), (2, 2.0, 3.0), (4, 6.0, 7.0))  # it comes again, then waits
-    second = noted((3, 4.5, 5.0))
+    first = worker_result(
+        (1, 0.0, 1.0), (2, 2.0, 3.0), (4, 6.0, 7.0)
+    )  # acquires twice in a row, then waits
+    second = worker_result((3, 4.5, 5.0))
     found = outcome([first, second], 0.0, 10.0, 2.0)
     assert found.handovers == 0.2
     assert (found.p50, found.p99) == (1.5e6, 1.5e6)
@@ -310,79 +317,79 @@ def test_a_handover_is_from_one_contender_to_another() -> None:
     assert found.overlaps == 0
 
 
-def test_what_was_before_or_after_is_not_counted() -> None:
-    found = outcome([noted((1, 0.0, 0.5), (2, 1.0, 1.5), (3, 2.0, 2.5))], 1.0, 2.0, None)
+def test_acquires_outside_the_measured_time_are_not_counted() -> None:
+    found = outcome([worker_result((1, 0.0, 0.5), (2, 1.0, 1.5), (3, 2.0, 2.5))], 1.0, 2.0, None)
     assert found.handovers == 1.0
     assert found.requests == 4.0
 
 
-def test_of_one_contender_its_own_cycles_are_counted() -> None:
-    found = outcome([noted((1, 0.0, 1.0), (2, 3.0, 4.0))], 0.0, 10.0, None)
+def test_a_single_contender_counts_its_own_cycles() -> None:
+    found = outcome([worker_result((1, 0.0, 1.0), (2, 3.0, 4.0))], 0.0, 10.0, None)
     assert (found.handovers, found.p50) == (0.1, 2e6)
 
 
-def test_a_round_in_which_nothing_happened_has_no_figures() -> None:
-    found = outcome([Noted([Visits(), Visits(given_up=1)], 0, 0.0)], 0.0, 1.0, None)
+def test_a_round_without_acquires_has_no_figures() -> None:
+    found = outcome([WorkerResult([Visits(), Visits(timeouts=1)], 0, 0.0)], 0.0, 1.0, None)
     assert found.handovers == 0
-    figures = found.for_scripts()
+    figures = found.as_json()
     assert [key for key, value in figures.items() if value is not None] == [
-        "handovers", "overlaps", "given_up",
+        "handovers", "overlaps", "timeouts",
     ]  # fmt: skip
 
 
-def test_rounds_are_shown_by_their_median_and_faults_by_their_sum() -> None:
+def test_rounds_are_summarized_by_medians_and_faults_by_sums() -> None:
     rounds = [
-        Outcome(rate, 1, 1, 1, 1, 1, float("nan"), overlaps=1, given_up=0) for rate in (5, 9, 6)
+        Outcome(rate, 1, 1, 1, 1, 1, float("nan"), overlaps=1, timeouts=0) for rate in (5, 9, 6)
     ]
-    assert (middle(rounds).handovers, middle(rounds).overlaps) == (6, 3)
+    assert (medians(rounds).handovers, medians(rounds).overlaps) == (6, 3)
 
 
-def test_every_picture_says_the_same_figure() -> None:
-    """4,250.00000000005 is 4.3k, and 4,250 is 4.2k: so it is rounded once, for all of them."""
+def test_table_chart_and_json_show_the_same_figure() -> None:
+    """4,250.00000000005 would be 4.3k and 4,250 is 4.2k, so figures are rounded once, for all."""
     count = 1700 / (0.4 - 5e-15)
-    found = middle([Outcome(count, 1, 1, 1, 1, 1, 1, overlaps=0, given_up=0)])
-    assert count > 4250 and found.handovers == found.for_scripts()["handovers"] == 4250
+    found = medians([Outcome(count, 1, 1, 1, 1, 1, 1, overlaps=0, timeouts=0)])
+    assert count > 4250 and found.handovers == found.as_json()["handovers"] == 4250
 
 
-def test_two_inside_at_once_are_found_and_fail_the_run(
+def test_overlapping_holds_are_detected_and_fail_the_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = outcome([noted((1, 0.0, 2.0)), noted((2, 1.5, 3.0))], 0.0, 10.0, None)
+    found = outcome([worker_result((1, 0.0, 2.0)), worker_result((2, 1.5, 3.0))], 0.0, 10.0, None)
     assert found.overlaps == 1
     store = Store("memory", "memory://", "memory://", True)
     plan = Plan(["memory://"], [2], 1.0, 1, 1, None, None, False)
     report = Report(Screen(), [store], 1.0, 1, 1)
     assert _show(plan, report, {(2, store): found}) == BROKEN
-    assert "two contenders were inside at once" in capsys.readouterr().err
+    assert "two contenders held the lock at once" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("load", "says_so"), [(0.5, False), (1000.0, True)])
-def test_a_machine_that_is_busy_with_other_things_is_told(
+@pytest.mark.parametrize(("load", "is_reported"), [(0.5, False), (1000.0, True)])
+def test_a_busy_machine_is_reported(
     load: float,
-    says_so: bool,
+    is_reported: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     report = Report(Screen(), [Store("memory", "memory://", "memory://", True)], 1.0, 1, 1)
     report.begin(1, 1.0)
-    assert ("busy with other things (load 1000.0" in capsys.readouterr().out) == says_so
-    assert json.loads(report.for_scripts({}))["load"] == load
-    assert ("a busy machine" in report.svg({})) == says_so
+    assert ("this machine is busy (load 1000.0" in capsys.readouterr().out) == is_reported
+    assert json.loads(report.json({}))["load"] == load
+    assert ("a busy machine" in report.svg({})) == is_reported
 
 
 # ---- the chart ------------------------------------------------------------------------------
 
 
-def test_a_chart_of_the_most_that_can_be_asked_for_is_well_formed() -> None:
+def test_the_largest_possible_chart_is_well_formed() -> None:
     stores = ['a <b> & "c"', *(f"store {index}" for index in range(1, MOST_STORES))]
     nan = float("nan")
     bars = [Bar(0, 0.0, nan, nan)]
     bars += [Bar(index, 10.0**index, 3.0**index, 9.0**index) for index in range(1, MOST_STORES)]
     groups = [(f"{size} contenders", bars) for size in range(6)]
-    drawing = ElementTree.fromstring(Chart("all", stores, groups, ["said below"]).svg())
+    drawing = ElementTree.fromstring(Chart("all", stores, groups, ["a caption"]).svg())
     texts = {text.text for text in drawing.iter(f"{SVG}text")}
-    assert {*stores, "said below", "3 µs, 9 µs"} <= texts
+    assert {*stores, "a caption", "3 µs, 9 µs"} <= texts
     width, height = float(drawing.attrib["width"]), float(drawing.attrib["height"])
     for bar in drawing.iter(f"{SVG}rect"):
         x, y = float(bar.attrib["x"]), float(bar.attrib["y"])
@@ -390,13 +397,13 @@ def test_a_chart_of_the_most_that_can_be_asked_for_is_well_formed() -> None:
         assert y >= 0 and y + float(bar.attrib["height"]) <= height
 
 
-def test_a_chart_without_any_figure_is_well_formed() -> None:
+def test_a_chart_without_figures_is_well_formed() -> None:
     bars = [Bar(0, 0.0, float("nan"), float("nan"))]
     ElementTree.fromstring(Chart("none", ["one"], [("1", bars)], []).svg())
 
 
 @pytest.mark.parametrize(
-    ("micros", "said"),
+    ("micros", "text"),
     [
         (0.4, "0.4 µs"),
         (45.2, "45 µs"),
@@ -406,11 +413,11 @@ def test_a_chart_without_any_figure_is_well_formed() -> None:
         (1e9, "1000 s"),
     ],
 )
-def test_a_duration_is_said_in_few_digits(micros: float, said: str) -> None:
-    assert duration(micros) == said
+def test_a_duration_has_few_digits(micros: float, text: str) -> None:
+    assert duration(micros) == text
 
 
-def test_a_count_is_said_in_few_digits() -> None:
+def test_a_count_has_few_digits() -> None:
     assert [short(count) for count in (0, 950.2, 1000, 9512, 12345)] == [
         "0", "950", "1k", "9.5k", "12k",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`lockfast break` before a person, and what is refused; on all stores: tests/operators."""
+"""`lockfast break` on a terminal, and its errors. For all stores: tests/cli/operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_processes import LOCKFAST, Start, line, one_complaint, run
+from cli_processes import LOCKFAST, Start, error_line, line, run
 from cli_terminal import Terminal
 
 import lockfast
@@ -15,22 +15,24 @@ from lockfast.cli.main import main
 
 
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", "Y\n"])
-def test_a_person_is_shown_the_holder_and_says_yes(client: lockfast.Client, answer: str) -> None:
+def test_yes_after_the_holder_is_shown_breaks_the_hold(
+    client: lockfast.Client, answer: str
+) -> None:
     hold = client.lock("job", label="import").acquire()
     with Terminal("break", "job") as terminal:
-        told = terminal.wait_for("Break it? [y/N] ")
-        assert "MainThread (import)" in told and str(hold.fence) in told
-        assert "its lease ends in" in told
+        text = terminal.wait_for("Break it? [y/N] ")
+        assert "MainThread (import)" in text and str(hold.fence) in text
+        assert "its lease ends in" in text
         terminal.type(answer)
         assert terminal.end() == 0
         assert f"broken, fence {hold.fence}" in terminal.text
-        assert "nobody holds it now" in terminal.text
+        assert "not held now" in terminal.text
     with pytest.raises(lockfast.HoldLost):
         hold.renew()
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "maybe\n", "\x04", "\x03"])
-def test_whatever_is_not_yes_breaks_nothing(client: lockfast.Client, answer: str) -> None:
+def test_any_other_answer_breaks_nothing(client: lockfast.Client, answer: str) -> None:
     with client.lock("job") as hold, Terminal("break", "job") as terminal:
         terminal.wait_for("Break it? [y/N] ")
         terminal.type(answer)
@@ -39,7 +41,7 @@ def test_whatever_is_not_yes_breaks_nothing(client: lockfast.Client, answer: str
         hold.renew()
 
 
-def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
+def test_a_hold_acquired_while_the_question_was_open_is_not_broken(
     client: lockfast.Client,
 ) -> None:
     seen = client.lock("job").acquire()
@@ -53,7 +55,7 @@ def test_who_took_over_while_a_person_thought_about_it_is_not_broken(
     heir.release()
 
 
-def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
+def test_a_store_lost_while_breaking_leaves_the_outcome_unknown(
     url: str, new_redis: Callable[..., Any]
 ) -> None:
     server = new_redis()
@@ -70,28 +72,28 @@ def test_a_store_that_goes_away_meanwhile_leaves_it_unknown(
             hold.release()
 
 
-def test_of_several_holders_a_person_has_to_say_which(client: lockfast.Client) -> None:
+def test_with_more_than_one_holder_a_fence_is_required(client: lockfast.Client) -> None:
     holds = [client.semaphore("pool", 3).acquire() for _ in range(2)]
     with Terminal("break", "pool") as terminal:
         assert terminal.end() == 2
-        assert "2 hold it, say which with --fence" in terminal.text
+        assert "2 holders, choose one with --fence" in terminal.text
     for hold in holds:
         hold.release()
 
 
-def test_where_there_is_no_terminal_a_yes_is_needed_and_with_it_a_fence(start: Start) -> None:
+def test_without_a_terminal_yes_and_a_fence_are_required(start: Start) -> None:
     holder = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo $LOCKFAST_FENCE; cat")
     fence = line(holder)
-    for words in (["job"], ["job", "--fence", fence], ["job", "--yes"]):
-        done = run("break", *words)
+    for arguments in (["job"], ["job", "--fence", fence], ["job", "--yes"]):
+        done = run("break", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
-        one_complaint(done)
+        error_line(done)
     done = run("break", "job", "--fence", fence, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "arguments"),
     [
         (2, ["ls", "--limit", "0"]),
         (2, ["ls", "a", "b"]),
@@ -109,20 +111,20 @@ def test_where_there_is_no_terminal_a_yes_is_needed_and_with_it_a_fence(start: S
         (69, ["break", "job", "--fence", "1", "--yes", "--url", "redis://127.0.0.1:1/0"]),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_no_secret(
-    url: str, code: int, words: list[str]
+def test_an_error_is_one_line_without_the_password(
+    url: str, code: int, arguments: list[str]
 ) -> None:
-    done = run(*words)
+    done = run(*arguments)
     assert (done.returncode, done.stdout) == (code, "")
-    complaint = one_complaint(done)
-    assert "sesame" not in complaint and "cret" not in complaint
+    message = error_line(done)
+    assert "sesame" not in message and "cret" not in message
 
 
 NOT_UTF8 = b"\xff".decode(errors="surrogateescape")
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "arguments"),
     [
         *((2, [verb, NOT_UTF8, *more]) for verb, more in (
             ("ls", []), ("show", []), ("watch", []), ("break", ["--fence", "1", "--yes"]),
@@ -138,10 +140,10 @@ NOT_UTF8 = b"\xff".decode(errors="surrogateescape")
         (69, ["ls", "--url", "postgresql://u:sesame@127.0.0.1:1/d"]),
     ],
 )  # fmt: skip
-def test_words_that_no_store_understands_are_one_line_and_no_secret(
-    code: int, words: list[str], capsys: pytest.CaptureFixture[str]
+def test_an_invalid_name_or_url_is_one_line_without_the_password(
+    code: int, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == code
+    assert main(arguments) == code
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("lockfast: ") and err.count("\n") == 1
     assert "sesame" not in err and "\x1b" not in err

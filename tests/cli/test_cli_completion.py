@@ -1,4 +1,4 @@
-"""`lockfast completion`: what real shells make of it."""
+"""`lockfast completion`: its scripts in real shells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_processes import LOCKFAST, PATIENCE, one_complaint, run
+from cli_processes import LOCKFAST, PATIENCE, error_line, run
 
 import lockfast
 from lockfast.cli.main import VERBS
@@ -18,7 +18,7 @@ SHELL = ["bash", "--norc", "--noprofile", "-c"]
 
 
 def completed(typed: str) -> list[str]:
-    """What bash offers after so much was typed."""
+    """Completions that bash offers for this command line."""
     script = f"""
         lockfast() {{ {shlex.join(LOCKFAST)} "$@"; }}
         source <(lockfast completion bash)
@@ -45,7 +45,7 @@ def test_bash_completes_names_from_the_store(
 ) -> None:
     with client.lock("orders:42"), client.lock("orders:43"), client.lock("other"):
         assert completed("lockfast show ot") == ["other"]
-        # To bash a colon ends a word: only what comes after it is put in.
+        # To bash a colon ends a word: only the part after it is completed.
         assert completed("lockfast show orders:4") == ["42", "43"]
         elsewhere = f"--url sqlite://{tmp_path}/another.db"
         assert completed(f"lockfast show {elsewhere} ot") == []
@@ -61,13 +61,13 @@ def test_a_hostile_name_is_not_offered_to_a_shell(client: lockfast.Client, tmp_p
 
 
 @pytest.mark.parametrize("store", ["redis://127.0.0.1:1/0", "nonsense", "sqlite:///dev/null/x.db"])
-def test_a_store_that_is_away_offers_no_names_and_says_nothing(url: str, store: str) -> None:
+def test_an_unreachable_store_offers_no_names_and_prints_nothing(url: str, store: str) -> None:
     done = run("completion", "names", "--prefix=x", "--url", store)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(
-    ("shell", "words"),
+    ("shell", "command"),
     [
         ("zsh", ["zsh", "-f", "-c", "autoload -Uz compinit; compinit -u -D; source $1; "
                  "print $_comps[lockfast]", "-"]),
@@ -75,8 +75,8 @@ def test_a_store_that_is_away_offers_no_names_and_says_nothing(url: str, store: 
                   "source $argv[1]; complete -C 'lockfast show --on'"]),
     ],
 )  # fmt: skip
-def test_other_shells_take_their_script(
-    url: str, tmp_path: Path, shell: str, words: list[str]
+def test_other_shells_accept_their_script(
+    url: str, tmp_path: Path, shell: str, command: list[str]
 ) -> None:
     script = tmp_path / f"script.{shell}"
     script.write_text(run("completion", shell).stdout)
@@ -84,7 +84,7 @@ def test_other_shells_take_their_script(
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} on this machine")
     done = subprocess.run(
-        [*words, str(script)],
+        [*command, str(script)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -94,10 +94,10 @@ def test_other_shells_take_their_script(
     assert done.stderr == "" and ("_lockfast" in done.stdout or "--once" in done.stdout)
 
 
-def test_a_shell_that_is_not_known_is_one_line(url: str) -> None:
+def test_an_unknown_shell_is_reported_in_one_line(url: str) -> None:
     done = run("completion", "tcsh")
     assert done.returncode == 2
-    one_complaint(done)
+    error_line(done)
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,4 +1,4 @@
-"""`lockfast demo`: it proves what it claims, and leaves nothing behind."""
+"""`lockfast demo`: it verifies its claims, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from cli_processes import (
 )
 
 import lockfast
-from lockfast.cli.demo import Show
+from lockfast.cli.demo import Demo
 from lockfast.cli.screen import Screen
 
 
-def test_the_demo_proves_what_it_claims_and_cleans_up(url: str, tmp_path: Path) -> None:
-    stage = tmp_path / "stage"
-    stage.mkdir()
-    done = run("demo", "--seconds", "1", env={**os.environ, "TMPDIR": str(stage)})
+def test_the_demo_verifies_its_claims_and_cleans_up(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    done = run("demo", "--seconds", "1", env={**os.environ, "TMPDIR": str(folder)})
     assert (done.returncode, done.stderr) == (0, "")
     assert "updates lost" in done.stdout
     assert ": 0 lost\n" in done.stdout
-    assert done.stdout.count("which held it →") == 3
+    assert done.stdout.count("(the holder) →") == 3
     assert "the stale writer was refused" in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 80
-    assert not list(stage.iterdir())
+    assert not list(folder.iterdir())
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing_behind(start: Start, tmp_path: Path) -> None:
-    stage = tmp_path / "stage"
-    stage.mkdir()
-    show = start(*LOCKFAST, "demo", "--seconds", "60", env={**os.environ, "TMPDIR": str(stage)})
-    line(show)
-    children = Path(f"/proc/{show.pid}/task/{show.pid}/children").read_text().split()
+def test_an_interrupted_demo_leaves_nothing_behind(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    demo = start(*LOCKFAST, "demo", "--seconds", "60", env={**os.environ, "TMPDIR": str(folder)})
+    line(demo)
+    children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
     assert len(children) == 8
     time.sleep(1.0)  # somewhere in the middle
-    show.send_signal(signal.SIGINT)
-    _, told = show.communicate(timeout=PATIENCE)
-    assert (show.returncode, told) == (130, "")
+    demo.send_signal(signal.SIGINT)
+    _, error = demo.communicate(timeout=PATIENCE)
+    assert (demo.returncode, error) == (130, "")
     assert not any(is_alive(int(pid)) for pid in children)
-    assert not list(stage.iterdir())
+    assert not list(folder.iterdir())
 
 
 def test_a_demo_that_lost_an_update_fails(client: lockfast.Client, tmp_path: Path) -> None:
     for lost, code in ((0, 0), (1, 1)):
         out = io.StringIO()
-        show = Show(Screen(out), tmp_path, [], client, 1.0)
-        show._verdict("lock", [5] * 8, 40 - lost, lost, 1.0)
-        assert show._end() == code
+        demo = Demo(Screen(out), tmp_path, [], client, 1.0)
+        demo._verdict("lock", [5] * 8, 40 - lost, lost, 1.0)
+        assert demo._end() == code
         assert f"{lost} lost" in out.getvalue()
 
 
@@ -68,7 +68,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_left_as_it_was_and_colours_can_be_refused(
+def test_the_terminal_is_restored_and_no_color_is_respected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")

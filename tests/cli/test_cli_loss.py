@@ -1,4 +1,4 @@
-"""`lockfast run`: the command is stopped before its lease can run out."""
+"""`lockfast run`: the command is stopped before its lease expires."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ import lockfast
 
 WORK = "echo ready; sleep 60"
 
-# Two processes that cannot be asked to end; the one behind tells when it was alive, on a clock that
-# is the same for all.
+# Two processes that ignore SIGTERM; the child records when it was last alive, on a clock that all
+# processes share.
 STUBBORN = """
 import os, signal, sys, time
 from lockfast import clock
@@ -36,14 +36,14 @@ print("ready", flush=True)
 while True:
     with open(sys.argv[1] + ".new", "w") as beat:
         beat.write(str(clock.now()))
-    os.replace(beat.name, sys.argv[1])  # whole, whenever we are killed
+    os.replace(beat.name, sys.argv[1])  # atomic, so it is whole when we are killed
     time.sleep(0.01)
 """
 
 
 @contextlib.contextmanager
 def store_blocked(url: str) -> Iterator[float]:
-    """Somebody is stuck in the middle of a transaction: nothing is renewed. When the lease ends."""
+    """Keep a transaction open, so that renewals fail; yield when the lease ends."""
     with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite://"), timeout=10)) as store:
         store.isolation_level = None
         store.execute("BEGIN IMMEDIATE")
@@ -53,7 +53,7 @@ def store_blocked(url: str) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("where", [[], ON_A_TERMINAL], ids=["no terminal", "terminal"])
-def test_a_hold_that_cannot_be_renewed_stops_the_command_before_the_lease_runs_out(
+def test_a_hold_that_cannot_be_renewed_stops_the_command_before_the_lease_expires(
     start: Start, url: str, tmp_path: Path, where: list[str]
 ) -> None:
     lease, beat = 4.0, tmp_path / "beat"
@@ -62,11 +62,11 @@ def test_a_hold_that_cannot_be_renewed_stops_the_command_before_the_lease_runs_o
     assert line(runner) == "ready"
     wait_until(beat.exists, "no beat")
     with store_blocked(url) as ends:
-        told = "".join(runner.communicate(timeout=PATIENCE))
+        output = "".join(runner.communicate(timeout=PATIENCE))
     assert runner.returncode == 76
-    assert "the hold on 'job'" in told
-    assert "could not be renewed in time: the command was stopped" in told
-    assert "Traceback" not in told
+    assert "the hold on 'job'" in output
+    assert "could not be renewed in time: the command was stopped" in output
+    assert "Traceback" not in output
     last_beat = float(beat.read_text())
     assert last_beat < ends - 0.1
     assert last_beat > ends - lease / 2, "stopped although there was time to renew"
@@ -79,12 +79,12 @@ def test_a_hold_that_is_broken_stops_the_command(start: Start, client: lockfast.
     assert line(runner) == "ready"
     (holder,) = client.inspect("job").holders
     assert client.break_hold("job", holder.fence)
-    _, told = runner.communicate(timeout=PATIENCE)
+    _, error = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 76
-    assert "was lost" in told
+    assert "was lost" in error
 
 
-def test_a_runner_that_slept_longer_than_its_lease_stops_the_command_when_it_wakes_up(
+def test_a_process_stopped_past_its_lease_stops_the_command_when_it_continues(
     start: Start, client: lockfast.Client
 ) -> None:
     runner = start(
@@ -97,7 +97,7 @@ def test_a_runner_that_slept_longer_than_its_lease_stops_the_command_when_it_wak
         assert runner.wait(PATIENCE) == 76
 
 
-def test_a_release_that_fails_is_told_and_the_code_is_still_the_commands(url: str) -> None:
+def test_a_failed_release_is_reported_and_the_exit_code_is_the_commands(url: str) -> None:
     breaks = (
         "import lockfast, os\n"
         "with lockfast.connect() as client:\n"

@@ -1,4 +1,4 @@
-"""`lockfast run`: who gets a signal, how often, and what it leaves behind."""
+"""`lockfast run`: which process gets a signal, how often, and what is left behind."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from cli_processes import (
     is_alive,
     is_silent,
     line,
-    places,
     wait_until,
+    waiters,
 )
 
 import lockfast
 
 
 def test_signals_are_forwarded_once(start: Start) -> None:
-    words = ("USR1", "HUP", "INT", "QUIT", "USR2")
-    traps = "; ".join(f"trap 'echo {word}' {word}" for word in words)
+    names = ("USR1", "HUP", "INT", "QUIT", "USR2")
+    traps = "; ".join(f"trap 'echo {name}' {name}" for name in names)
     script = f"{traps}; trap 'echo TERM; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
     runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", script)
     assert line(runner) == "ready"
-    for word in words:
-        runner.send_signal(signal.Signals[f"SIG{word}"])
-        assert line(runner) == word
+    for name in names:
+        runner.send_signal(signal.Signals[f"SIG{name}"])
+        assert line(runner) == name
     assert is_silent(runner, 0.1)
     runner.send_signal(signal.SIGTERM)
     assert runner.communicate(timeout=PATIENCE)[0] == "TERM\n"
     assert runner.returncode == 7
 
 
-def test_a_signal_that_ends_the_command_ends_us_with_its_code(
+def test_a_signal_that_ends_the_command_ends_lockfast_with_its_code(
     start: Start, client: lockfast.Client
 ) -> None:
     runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo ready; exec sleep 60")
@@ -47,10 +47,10 @@ def test_a_signal_that_ends_the_command_ends_us_with_its_code(
     assert client.lock("job").try_acquire() is not None
 
 
-def test_after_sigterm_the_lock_is_kept_until_the_last_of_the_command_has_ended(
+def test_after_sigterm_the_lock_is_kept_until_the_last_process_of_the_command_has_ended(
     start: Start, client: lockfast.Client
 ) -> None:
-    # The shell in front dies at once. The one behind winds up as soon as it is told to.
+    # The foreground shell dies at once. The background one ends when it reads a line.
     trap = "trap 'echo winding up; read go <&3; echo ended; exit' TERM"
     script = f"exec 3<&0; ({trap}; echo ready; while :; do sleep 0.05; done) & wait"
     runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", script)
@@ -63,7 +63,7 @@ def test_after_sigterm_the_lock_is_kept_until_the_last_of_the_command_has_ended(
     assert client.lock("job").try_acquire() is not None
 
 
-def test_what_the_command_leaves_in_the_background_does_not_keep_the_lock(
+def test_a_background_process_of_the_command_does_not_keep_the_lock(
     start: Start, client: lockfast.Client
 ) -> None:
     runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "sleep 60 >&- 2>&- & echo $!")
@@ -82,11 +82,11 @@ def test_a_signal_while_waiting_leaves_nothing_behind(
 ) -> None:
     with client.lock("job"):
         runner = start(*LOCKFAST, "run", "job", "--", "echo", "never")
-        wait_until(lambda: client.inspect("job").waiters, "nobody waits")
+        wait_until(lambda: client.inspect("job").waiters, "no waiter")
         runner.send_signal(signum)
         assert runner.communicate(timeout=PATIENCE) == ("", "")
         assert runner.returncode == code
-        assert not places(url)
+        assert not waiters(url)
 
 
 def test_a_signal_that_was_ignored_stays_ignored(start: Start) -> None:
@@ -110,7 +110,9 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(start: Start) -> None:
         assert is_silent(terminal, 0.3)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the child of a dead parent")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux can kill the child of a dead parent"
+)
 def test_a_killed_runner_takes_the_command_with_it(start: Start, client: lockfast.Client) -> None:
     runner = start(*LOCKFAST, "run", "job", "--", "sh", "-c", "echo $$; exec sleep 60")
     command = int(line(runner))

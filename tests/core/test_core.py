@@ -1,4 +1,4 @@
-"""The core at its edges: answers that hardly ever come, told by a store that we script."""
+"""Edge cases of the core: rare answers, given by a store with a scripted backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import lockfast
 from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld
-from lockfast.core.acquire import _believed, ask_until_known
+from lockfast.core.acquire import _accepted_grant, ask_until_known
 from lockfast.core.explain import ago, describe
 from lockfast.core.keeper import LEAVE_EVERY, Keeper
 from lockfast.core.ledger import Ledger, State, Waiting
@@ -24,44 +24,44 @@ def terms(slots=1, take=1, **more):
 
 
 def scripted(client, verb, *answers):
-    """The store answers these, one after the other; an exception is raised, a function called."""
+    """Make the verb return these answers, one after the other; raise exceptions, call functions."""
     left = list(answers)
 
-    async def answer(*said):
+    async def answer(*args):
         reply = left.pop(0)
         if isinstance(reply, Exception):
             raise reply
         return reply() if callable(reply) else reply
 
-    async def missed(*said):
+    async def missed(*args):
         return True
 
     setattr(client.core.backend, verb, answer)
-    client.core.backend.watch = missed  # so that it is asked again
+    client.core.backend.watch = missed  # so that the waiter claims again
     return left
 
 
 @pytest.mark.parametrize(
-    "held, asked, words",
+    "held, asked, parts",
     [
         (1, 5, ("as a lock", "a semaphore of 5")),
         (5, 1, ("as a semaphore of 5", "a lock")),
         (ALL_SLOTS, 1, ("as a read-write lock", "a lock")),
     ],
 )
-def test_a_name_is_one_kind_of_thing_at_a_time(lockfast_client, held, asked, words):
+def test_a_name_has_one_kind_at_a_time(lockfast_client, held, asked, parts):
     run(lockfast_client.core.attempt(terms(held, owner="a"), 0.0))
     with pytest.raises(ConfigurationError) as refused:
         run(lockfast_client.core.attempt(terms(asked, owner="b"), 0.0))
-    assert all(word in str(refused.value) for word in words)
+    assert all(part in str(refused.value) for part in parts)
 
 
-def test_more_than_there_are_can_never_be_had(lockfast_client):
-    with pytest.raises(ConfigurationError, match="has 2 slots: 3 at once"):
+def test_a_claim_of_more_slots_than_there_are_is_an_error(lockfast_client):
+    with pytest.raises(ConfigurationError, match="has 2 slots: a claim of 3 never fits"):
         run(lockfast_client.core.attempt(terms(2, 3), 0.0))
 
 
-def test_a_name_that_changes_its_kind_while_we_wait_is_an_error(lockfast_client):
+def test_a_name_that_changes_its_kind_during_a_wait_is_an_error(lockfast_client):
     scripted(lockfast_client, "claim", Busy(1.0, 1), Differs(5))
     with pytest.raises(ConfigurationError, match="semaphore of 5"):
         lockfast_client.lock("n").acquire()
@@ -80,7 +80,7 @@ def test_a_store_whose_answers_take_longer_than_the_lease_is_an_error(
     assert len(left) < 9
 
 
-def test_a_grant_that_came_too_late_is_asked_for_again(lockfast_client, lockfast_clock):
+def test_a_grant_that_came_too_late_is_claimed_again(lockfast_client, lockfast_clock):
     def late():
         lockfast_clock.advance(6)
         return Granted(1, 5.0)
@@ -98,7 +98,7 @@ def test_a_grant_that_came_too_late_is_asked_for_again(lockfast_client, lockfast
         (0.09, [0.02] * 4, 0.02, 5),
     ],
 )
-def test_a_store_that_is_away_is_asked_more_and_more_seldom(limit, first, longest, most):
+def test_an_unreachable_store_is_asked_at_growing_intervals(limit, first, longest, most):
     times = [0.0]
 
     async def sleep(seconds):
@@ -115,15 +115,15 @@ def test_a_store_that_is_away_is_asked_more_and_more_seldom(limit, first, longes
     assert len(times) <= most and limit - times[-1] <= longest + 0.001
 
 
-def test_giving_up_on_a_store_that_is_broken_still_says_that_time_is_over(lockfast_client):
+def test_a_time_out_at_a_broken_store_is_still_an_acquire_timeout(lockfast_client):
     scripted(lockfast_client, "claim", Busy(1.0, 1))
     scripted(lockfast_client, "inspect", *[BackendError("gone")] * 2)
-    with pytest.raises(AcquireTimeout, match="could not be asked") as refused:
+    with pytest.raises(AcquireTimeout, match="its holder is unknown") as refused:
         lockfast_client.lock("n").acquire(timeout=0)
     assert refused.value.snapshot is None
 
 
-def test_a_place_that_cannot_be_left_ends_by_itself(lockfast_client, lockfast_clock):
+def test_a_time_out_does_not_fail_if_the_claim_cannot_be_withdrawn(lockfast_client, lockfast_clock):
     def ask_in_vain():
         lockfast_clock.advance(5)
         return Busy(1.0, 1)
@@ -137,11 +137,11 @@ def test_a_place_that_cannot_be_left_ends_by_itself(lockfast_client, lockfast_cl
     assert left == []
 
 
-def test_a_client_closed_between_the_grant_and_its_entry_gives_it_back(lockfast_client):
+def test_a_client_closed_between_a_grant_and_its_entry_releases_it(lockfast_client):
     claim = lockfast_client.core.backend.claim
 
-    async def closes(*said):
-        granted = await claim(*said)
+    async def closes(*args):
+        granted = await claim(*args)
         lockfast_client.core.ledger.closed = True
         return granted
 
@@ -151,7 +151,7 @@ def test_a_client_closed_between_the_grant_and_its_entry_gives_it_back(lockfast_
     assert lockfast_client.inspect("n").holders == ()
 
 
-def test_what_the_store_forgot_cannot_be_detached(lockfast_client):
+def test_a_hold_that_the_store_forgot_cannot_be_detached(lockfast_client):
     hold = lockfast_client.lock("n").acquire()
     lockfast_client.store.forget("default:n")
     with pytest.raises(HoldLost):
@@ -160,7 +160,7 @@ def test_what_the_store_forgot_cannot_be_detached(lockfast_client):
         hold.release()
 
 
-def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(lockfast_client):
+def test_a_hold_that_ends_while_others_are_released_at_close_is_skipped(lockfast_client):
     first = lockfast_client.lock("a").acquire()
     second = lockfast_client.lock("b").acquire()
     ledger = lockfast_client.core.ledger
@@ -174,10 +174,10 @@ def test_a_hold_that_ends_while_others_are_given_back_at_close_is_left_alone(loc
     assert not first.is_held and lockfast_client.statistics().released == 2
 
 
-def test_a_closed_keeper_minds_nothing_any_more(lockfast_client):
+def test_a_stopped_keeper_is_not_started_again(lockfast_client):
     keeper = lockfast_client.core.keeper
     keeper.stop()
-    keeper.mind(0.0)
+    keeper.schedule(0.0)
     assert not keeper.running
 
 
@@ -185,8 +185,8 @@ def test_a_renewal_by_hand_that_is_answered_too_late_is_a_loss(lockfast_client, 
     hold = lockfast_client.lock("a", lease=10).acquire()
     renew = lockfast_client.core.backend.renew
 
-    async def late(*said):
-        answer = await renew(*said)
+    async def late(*args):
+        answer = await renew(*args)
         lockfast_clock.advance(11)
         return answer
 
@@ -195,23 +195,23 @@ def test_a_renewal_by_hand_that_is_answered_too_late_is_a_loss(lockfast_client, 
         hold.renew()
 
 
-def test_a_refresh_that_tells_of_an_older_fence_is_not_believed():
+def test_a_refresh_with_an_older_fence_is_not_accepted():
     waiting = Waiting(Claim("n", "id", "who", 30.0), ThreadSignal())
     waiting.still(5.0, 5.0, 1.0, 100)
-    assert _believed(waiting, 6.0, Granted(99, 30.0), 7.0) is None
-    assert _believed(waiting, 6.0, Granted(101, 30.0), 7.0) is not None
-    assert _believed(waiting, 6.0, Granted(0, 30.0), 7.0) is not None  # a store without fences
+    assert _accepted_grant(waiting, 6.0, Granted(99, 30.0), 7.0) is None
+    assert _accepted_grant(waiting, 6.0, Granted(101, 30.0), 7.0) is not None
+    assert (
+        _accepted_grant(waiting, 6.0, Granted(0, 30.0), 7.0) is not None
+    )  # a store without fences
 
 
-def test_a_keeper_with_something_to_keep_does_not_retire(lockfast_client):
+def test_a_keeper_with_a_hold_does_not_retire(lockfast_client):
     lockfast_client.lock("a").acquire()
     assert not lockfast_client.core.keeper._retire()
     assert lockfast_client.core.keeper.running
 
 
-def test_a_keeper_with_nothing_to_keep_retires_and_another_one_follows(
-    lockfast_client, lockfast_clock
-):
+def test_an_idle_keeper_retires_and_the_next_hold_starts_another(lockfast_client, lockfast_clock):
     with lockfast_client.lock("a"):
         assert lockfast_client.core.keeper.running
     lockfast_clock.advance(60)
@@ -222,10 +222,10 @@ def test_a_keeper_with_nothing_to_keep_retires_and_another_one_follows(
         assert hold.is_held
 
 
-def test_a_keeper_that_is_woken_while_idle_stays_for_its_time(lockfast_client, lockfast_clock):
+def test_an_interrupted_idle_keeper_stays_for_its_idle_time(lockfast_client, lockfast_clock):
     with lockfast_client.lock("a"):
         pass
-    lockfast_clock.advance(11)  # it looked, found nothing, and has been idle since
+    lockfast_clock.advance(11)  # it woke up, found nothing due, and has been idle since
     lockfast_client.core.keeper.backend.interrupt()
     lockfast_clock.advance(1)
     assert lockfast_client.core.keeper.running
@@ -233,26 +233,26 @@ def test_a_keeper_that_is_woken_while_idle_stays_for_its_time(lockfast_client, l
     assert not lockfast_client.core.keeper.running
 
 
-def test_a_keeper_that_stumbles_goes_on(lockfast_client, lockfast_clock, caplog):
+def test_a_keeper_continues_after_an_unexpected_error(lockfast_client, lockfast_clock, caplog):
     renew = lockfast_client.core.backend.renew
-    stumbles = [RuntimeError("what is this?")]
+    errors = [RuntimeError("a bug")]
 
-    async def stumbling(*said):
-        if stumbles:
-            raise stumbles.pop()
-        return await renew(*said)
+    async def failing(*args):
+        if errors:
+            raise errors.pop()
+        return await renew(*args)
 
-    lockfast_client.core.backend.renew = stumbling
+    lockfast_client.core.backend.renew = failing
     with lockfast_client.lock("a") as hold:
         lockfast_clock.advance(100)
         assert hold.is_held
-    assert "the keeper stumbled, and goes on" in caplog.text
+    assert "unexpected error in the keeper" in caplog.text
 
 
-def test_a_keeper_that_is_stopped_while_it_leaves_does_not_oversleep():
+def test_a_keeper_that_was_paused_during_a_withdrawal_does_not_oversleep():
     now, pauses = [0.0], []
 
-    async def leave(*said):
+    async def leave(*args):
         now[0] += 12.0  # the process is paused just here
         raise BackendError("away")
 
@@ -260,29 +260,29 @@ def test_a_keeper_that_is_stopped_while_it_leaves_does_not_oversleep():
         pauses.append(pause)
         keeper.stop()
 
-    runtime = SimpleNamespace(now=lambda: now[0], mutex=nullcontext, spawn=lambda *said: None)
+    runtime = SimpleNamespace(now=lambda: now[0], mutex=nullcontext, spawn=lambda *args: None)
     backend = SimpleNamespace(leave=leave, listen=listen, interrupt=lambda: None)
     keeper = Keeper(runtime, backend, Ledger(runtime))
-    keeper.abandon(Claim("default:n", "1", "who", 30.0))
+    keeper.keep_withdrawing(Claim("default:n", "1", "who", 30.0))
     now[0] = 1.0
     run(keeper.run())
     assert pauses == [LEAVE_EVERY]
 
 
 def test_a_loss_is_marked_once(lockfast_client):
-    told = []
-    hold = lockfast_client.lock("a", on_lost=told.append).acquire()
+    lost = []
+    hold = lockfast_client.lock("a", on_lost=lost.append).acquire()
     lockfast_client.core.ledger.lose(hold._held, "first")
     lockfast_client.core.ledger.lose(hold._held, "second")
-    assert hold._held.cause == "first" and len(told) == 1
+    assert hold._held.cause == "first" and len(lost) == 1
     assert lockfast_client.statistics().lost == 1
 
 
-def test_who_is_in_the_way_is_said_in_one_line():
-    assert describe(None) == "who holds it could not be asked"
+def test_the_holders_of_a_name_are_described_in_one_line():
+    assert describe(None) == "its holder is unknown (the store did not answer)"
     waiter = Waiter(Who("h", 1, "t"), 1, 0.0, True)
     free = Snapshot("n", 1, (), (waiter,), 0.0)
-    assert describe(free).startswith("it has just become free, 1 waits for it")
+    assert describe(free).startswith("it has just become free, 1 waiter")
     assert [ago(3.21), ago(185), ago(7300)] == ["3.2 s", "3 min 5 s", "2 h 1 min"]
     assert ago(180000) == "2 d 2 h"
 
@@ -292,22 +292,22 @@ def test_everything_public_has_a_docstring():
         assert getattr(lockfast, name).__doc__, name
 
 
-def test_what_was_given_up_while_the_store_was_away_is_left_when_it_is_back(
+def test_a_claim_given_up_while_the_store_was_unreachable_is_withdrawn_later(
     lockfast_client, lockfast_clock
 ):
     backend = lockfast_client.core.backend
     claim, leave = backend.claim, backend.leave
-    away = [BackendError("away")] * 5  # three in vain at once, two by the keeper
+    away = [BackendError("away")] * 5  # three attempts at once, two by the keeper
 
-    async def slowly(*said):
-        answer = await claim(*said)
+    async def slowly(*args):
+        answer = await claim(*args)
         lockfast_clock.advance(2)
         return answer
 
-    async def not_yet(*said):
+    async def not_yet(*args):
         if away:
             raise away.pop()
-        return await leave(*said)
+        return await leave(*args)
 
     lockfast_client.lock("n", owner="a").acquire()
     backend.claim, backend.leave = slowly, not_yet
@@ -315,18 +315,18 @@ def test_what_was_given_up_while_the_store_was_away_is_left_when_it_is_back(
     assert lockfast_client.inspect("n").waiters != ()
     lockfast_clock.advance(2)
     assert away == [] and lockfast_client.inspect("n").waiters == ()
-    assert not lockfast_client.core.ledger.abandoned
+    assert not lockfast_client.core.ledger.withdrawals
 
 
-def test_what_was_given_up_is_forgotten_when_it_must_be_over(lockfast_client, lockfast_clock):
-    async def away(*said):
+def test_a_claim_given_up_is_forgotten_when_it_must_have_expired(lockfast_client, lockfast_clock):
+    async def away(*args):
         raise BackendError("away")
 
     lockfast_client.lock("n", owner="a").acquire()
     claim = lockfast_client.core.backend.claim
 
-    async def slowly(*said):
-        answer = await claim(*said)
+    async def slowly(*args):
+        answer = await claim(*args)
         lockfast_clock.advance(2)
         return answer
 
@@ -334,12 +334,12 @@ def test_what_was_given_up_is_forgotten_when_it_must_be_over(lockfast_client, lo
     lockfast_client.core.backend.leave = away
     assert lockfast_client.lock("n", owner="b").try_acquire(timeout=1) is None
     lockfast_clock.advance(9)
-    assert lockfast_client.core.ledger.abandoned
+    assert lockfast_client.core.ledger.withdrawals
     lockfast_clock.advance(3)
-    assert not lockfast_client.core.ledger.abandoned
+    assert not lockfast_client.core.ledger.withdrawals
 
 
-def test_closing_is_bounded_by_its_time_not_by_how_much_is_held(
+def test_closing_is_bounded_in_time_however_many_holds_there_are(
     lockfast_client, lockfast_clock, caplog
 ):
     asked = []
@@ -355,11 +355,11 @@ def test_closing_is_bounded_by_its_time_not_by_how_much_is_held(
     lockfast_client.close()
     assert len(asked) == 3  # 0.8 s in all
     assert [record.getMessage() for record in caplog.records] == [
-        "lockfast: release of 50 unknown, their leases end them: away"
+        "lockfast: release of 50 claims unknown, leases end them: away"
     ]
 
 
-def test_a_hold_whose_release_was_not_answered_is_uncertain_until_it_is(lockfast_client):
+def test_a_hold_is_uncertain_until_its_release_is_answered(lockfast_client):
     hold = lockfast_client.lock("a").acquire()
     answers = scripted(lockfast_client, "release", BackendError("away", transient=False), True)
     with pytest.raises(BackendError, match="unknown"):
@@ -369,14 +369,16 @@ def test_a_hold_whose_release_was_not_answered_is_uncertain_until_it_is(lockfast
     assert hold.is_certain and not answers
 
 
-def test_a_doubt_that_is_younger_than_the_question_stays(lockfast_client, lockfast_clock):
-    """An answer to what was asked before the connection was lost says nothing about now."""
+def test_a_hold_stays_uncertain_if_the_request_is_older_than_the_uncertainty(
+    lockfast_client, lockfast_clock
+):
+    """A reply to a request from before the connection was lost says nothing about now."""
     hold = lockfast_client.lock("a").acquire()
     renew = lockfast_client.core.backend.renew
     uncertainties = [lockfast_client.core.keeper.mark_uncertain]
 
-    async def overtaken(*said):
-        answer = await renew(*said)
+    async def overtaken(*args):
+        answer = await renew(*args)
         lockfast_clock._now += 0.1
         if uncertainties:
             uncertainties.pop()()
@@ -390,7 +392,7 @@ def test_a_doubt_that_is_younger_than_the_question_stays(lockfast_client, lockfa
     hold.release()
 
 
-def test_what_our_own_clock_ended_is_certain(lockfast_client, lockfast_clock):
+def test_a_hold_that_expired_by_our_own_clock_is_certain(lockfast_client, lockfast_clock):
     hold = lockfast_client.lock("a").acquire()
     scripted(lockfast_client, "renew", *[BackendError("away")] * 1000)
     lockfast_clock.advance(20)
@@ -399,7 +401,9 @@ def test_what_our_own_clock_ended_is_certain(lockfast_client, lockfast_clock):
     assert hold.lost and hold.is_certain
 
 
-def test_a_server_of_several_that_is_away_costs_only_what_is_there(lockfast_client, lockfast_clock):
+def test_one_unreachable_server_of_several_loses_only_its_own_holds(
+    lockfast_client, lockfast_clock
+):
     here, there = (lockfast_client.lock(name).acquire() for name in ("here", "there"))
     renew = lockfast_client.core.backend.renew
 

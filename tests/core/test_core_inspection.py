@@ -1,4 +1,4 @@
-"""Looking changes nothing at the store, so it is asked again, once, where that may help."""
+"""Inspection changes nothing at the store, so it is retried, once, where that may help."""
 
 from __future__ import annotations
 
@@ -19,63 +19,64 @@ def verb(request):
 
 
 def failing(client, clock, verb, *troubles):
-    """The store raises these first, each after so many seconds; then it is as it was. With which
-    budgets it was asked."""
+    """Make the verb raise these errors first, each after so many seconds, and then work again.
+    Return the list of budgets with which it was called."""
     real, left, budgets = getattr(client.core.backend, verb), list(troubles), []
 
-    async def broken(asked, budget, *said):
+    async def broken(asked, budget, *args):
         budgets.append(budget)
         if left:
             after, error = left.pop(0)
             if after:
                 clock.advance(after)
             raise error
-        return await real(asked, budget, *said)
+        return await real(asked, budget, *args)
 
     setattr(client.core.backend, verb, broken)
     return budgets
 
 
-def test_what_failed_at_once_is_asked_again(lockfast_client, lockfast_clock, verb):
+def test_an_inspection_that_failed_early_is_retried(lockfast_client, lockfast_clock, verb):
     before = LOOKS[verb](lockfast_client)
     budgets = failing(lockfast_client, lockfast_clock, verb, (0.5, BackendError("closed")))
     after = LOOKS[verb](lockfast_client)
     assert type(after) is type(before)
-    # Both together have the time that one had.
+    # Both attempts share the budget of one.
     assert budgets == pytest.approx([MAX_BUDGET, MAX_BUDGET - 0.5])
 
 
-def test_a_store_that_is_away_is_asked_twice_and_its_error_is_told(
+def test_an_unreachable_store_is_asked_twice_and_its_error_is_raised(
     lockfast_client, lockfast_clock, verb
 ):
     away = BackendError("away")
     budgets = failing(lockfast_client, lockfast_clock, verb, *[(0.5, away)] * 9)
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as raised:
         LOOKS[verb](lockfast_client)
-    assert told.value is away and told.value.__context__ is None
+    assert raised.value is away and raised.value.__context__ is None
     assert len(budgets) == 2
 
 
-def test_what_took_its_time_to_fail_is_not_asked_again(lockfast_client, lockfast_clock, verb):
-    """What is left would be too short for an answer, and the error would tell of nothing else."""
+def test_an_inspection_that_failed_late_is_not_retried(lockfast_client, lockfast_clock, verb):
+    """The rest of the budget would be too short for an answer, and its error would hide this
+    one."""
     silent = BackendError("did not answer")
     began = lockfast_clock.now()
     budgets = failing(lockfast_client, lockfast_clock, verb, *[(MAX_BUDGET * 0.6, silent)] * 9)
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as raised:
         LOOKS[verb](lockfast_client)
-    assert told.value is silent and len(budgets) == 1
+    assert raised.value is silent and len(budgets) == 1
     assert lockfast_clock.now() - began < MAX_BUDGET
 
 
-def test_what_asking_again_cannot_cure_is_told_at_once(lockfast_client, lockfast_clock, verb):
+def test_a_permanent_error_is_raised_at_once(lockfast_client, lockfast_clock, verb):
     refused = BackendError("wrong password", transient=False)
     budgets = failing(lockfast_client, lockfast_clock, verb, (0, refused))
-    with pytest.raises(BackendError) as told:
+    with pytest.raises(BackendError) as raised:
         LOOKS[verb](lockfast_client)
-    assert told.value is refused and len(budgets) == 1
+    assert raised.value is refused and len(budgets) == 1
 
 
-def test_who_is_refused_is_told_by_whom_though_the_first_look_failed(
+def test_a_time_out_names_the_holder_although_the_first_inspection_failed(
     lockfast_client, lockfast_clock
 ):
     hold = lockfast_client.lock("n", owner="a").acquire()

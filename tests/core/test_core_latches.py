@@ -1,4 +1,4 @@
-"""Latches, barriers and once per period at their edges, on a store that we script."""
+"""Edge cases of latches, barriers and `once_every`, on a scripted backend."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DAY = 86400.0
 
 
 def failing(backend, verb, *errors, after=False):
-    """The verb raises these first, before it is done or after; then it is as it was."""
+    """Make the verb raise these errors first, before or after it is done, and then work again."""
     real, left = getattr(backend, verb), list(errors)
 
-    async def broken(*said):
+    async def broken(*args):
         if left and not after:
             raise left.pop(0)
-        answer = await real(*said)
+        answer = await real(*args)
         if left:
             raise left.pop(0)
         return answer
@@ -32,7 +32,7 @@ def failing(backend, verb, *errors, after=False):
     return left
 
 
-def turn_rows(client, name):
+def mark_holders(client, name):
     return run(client.core.inspect(f"default+once:{name}")).holders
 
 
@@ -40,7 +40,7 @@ def test_every_size_has_a_kind():
     assert kind_of(LATCH + 3) == "a latch of 3" and kind_of(BARRIER + 2) == "a barrier of 2"
 
 
-def test_a_latch_says_what_it_is(lockfast_client):
+def test_the_repr_of_a_primitive_names_its_kind_and_store(lockfast_client):
     assert "<Latch 'a' of 3 on memory" in repr(lockfast_client.latch("a", 3))
     assert "<Barrier 'a' of 2 on memory" in repr(lockfast_client.barrier("a", 2))
     assert "<Election 'a' on memory" in repr(lockfast_client.election("a"))
@@ -49,7 +49,7 @@ def test_a_latch_says_what_it_is(lockfast_client):
 # ---- counting down ---------------------------------------------------------------------------
 
 
-def test_a_count_down_is_not_kept_and_not_given_back(lockfast_client, lockfast_clock):
+def test_a_count_down_is_neither_renewed_nor_released(lockfast_client, lockfast_clock):
     assert lockfast_client.latch("a", 2, keep=50).count_down()
     assert lockfast_client.statistics().held == 0 and not lockfast_client.core.ledger.asking
     lockfast_clock.advance(49)
@@ -58,7 +58,7 @@ def test_a_count_down_is_not_kept_and_not_given_back(lockfast_client, lockfast_c
     assert lockfast_client.latch("a", 2).remaining() == 2
 
 
-def test_a_count_down_that_failed_is_no_more_being_asked_for(lockfast_client):
+def test_a_failed_count_down_is_no_longer_under_way(lockfast_client):
     failing(lockfast_client.core.backend, "claim", BackendError("broken", transient=False))
     with pytest.raises(BackendError, match="broken"):
         lockfast_client.latch("a", 2).count_down()
@@ -67,8 +67,8 @@ def test_a_count_down_that_failed_is_no_more_being_asked_for(lockfast_client):
 
 
 @pytest.mark.parametrize("answer", [Differs(1), Differs(LATCH + 5), Differs(BARRIER + 2)])
-def test_a_count_down_of_something_else_is_an_error(lockfast_client, answer):
-    async def differs(*said):
+def test_a_count_down_of_another_kind_is_an_error(lockfast_client, answer):
+    async def differs(*args):
         return answer
 
     lockfast_client.core.backend.claim = differs
@@ -83,13 +83,13 @@ def test_a_count_down_of_something_else_is_an_error(lockfast_client, answer):
 @pytest.mark.parametrize(
     "error", [BackendError("away", transient=False), HoldLost("lost", name="a", fence=1)]
 )
-def test_who_passed_has_passed_also_if_it_cannot_be_given_back(lockfast_client, error):
+def test_a_waiter_passes_a_latch_even_if_its_release_fails(lockfast_client, error):
     assert lockfast_client.latch("a", 1).count_down()
     failing(lockfast_client.core.backend, "release", error)
     assert lockfast_client.latch("a", 1).wait() is True
 
 
-def test_a_time_out_whose_leaving_cannot_be_told_is_a_time_out(lockfast_client, lockfast_clock):
+def test_a_time_out_whose_withdrawal_fails_is_a_time_out(lockfast_client, lockfast_clock):
     failing(lockfast_client.core.backend, "leave", BackendError("broken", transient=False))
     done = []
     waiter = threading.Thread(
@@ -103,7 +103,7 @@ def test_a_time_out_whose_leaving_cannot_be_told_is_a_time_out(lockfast_client, 
     assert done == [False]
 
 
-def test_how_many_wait_at_a_barrier(lockfast_client):
+def test_waiting_counts_the_parties_at_a_barrier(lockfast_client):
     assert lockfast_client.barrier("a", 2).waiting() == 0
     run(lockfast_client.core.backend.claim(claim_at_barrier(), 5.0))
     assert lockfast_client.barrier("a", 2).waiting() == 1
@@ -130,11 +130,11 @@ def test_a_mark_outlasts_the_client_that_made_it(lockfast_client, lockfast_clock
     lockfast_clock.advance(DAY - lockfast_clock.wall() % DAY)
     assert lockfast_client.once_every("1d", name="job")(lambda: "ran")() == "ran"
     lockfast_clock.advance(3600 * 23)
-    (holder,) = turn_rows(lockfast_client, "job")
+    (holder,) = mark_holders(lockfast_client, "job")
     assert holder.remaining == pytest.approx(3600)
     assert lockfast_client.statistics().held == 0
     lockfast_client.close()
-    assert turn_rows(lockfast_client, "job")
+    assert mark_holders(lockfast_client, "job")
 
 
 def test_at_least_is_counted_from_where_the_run_began(lockfast_client, lockfast_clock):
@@ -159,10 +159,10 @@ def test_a_run_that_ends_with_its_period_leaves_no_mark(lockfast_client, lockfas
         return "ran"
 
     assert lockfast_client.once_every(10, name="job")(work)() == "ran"
-    assert turn_rows(lockfast_client, "job") == ()
+    assert mark_holders(lockfast_client, "job") == ()
 
 
-def test_a_turn_whose_clock_cannot_be_read_is_given_back(lockfast_client):
+def test_a_run_that_cannot_read_the_clock_is_released(lockfast_client):
     failing(lockfast_client.core.backend, "inspect", *[BackendError("away")] * 2)
     job = lockfast_client.once_every("1d", name="job")(lambda: "ran")
     with pytest.raises(BackendError, match="away"):
@@ -171,14 +171,16 @@ def test_a_turn_whose_clock_cannot_be_read_is_given_back(lockfast_client):
     assert job() == "ran"
 
 
-def test_a_turn_whose_end_cannot_be_told_says_so(lockfast_client, lockfast_clock):
+def test_a_run_whose_mark_fails_raises_the_error(lockfast_client, lockfast_clock):
     failing(lockfast_client.core.backend, "transfer", BackendError("broken", transient=False))
     with pytest.raises(BackendError, match="broken"):
         lockfast_client.once_every("1d", name="job")(lambda: "ran")()
     assert lockfast_client.statistics().held == 0
 
 
-def test_an_exception_and_a_turn_whose_end_cannot_be_told(lockfast_client, lockfast_aio_client):
+def test_an_exception_of_a_run_whose_mark_fails_carries_a_note(
+    lockfast_client, lockfast_aio_client
+):
     def plain():
         raise ZeroDivisionError
 
@@ -192,10 +194,10 @@ def test_an_exception_and_a_turn_whose_end_cannot_be_told(lockfast_client, lockf
     with pytest.raises(ZeroDivisionError) as tasks:
         asyncio.run(lockfast_aio_client.once_every("1d", name="job")(coroutine)())
     for caught in (blocking, tasks):
-        assert caught.value.__notes__ == ["and while ending its turn: broken"]
+        assert caught.value.__notes__ == ["and while ending this run of 'job': broken"]
 
 
-def test_a_turn_that_the_store_forgot_is_lost(lockfast_client):
+def test_a_run_that_the_store_forgot_is_lost(lockfast_client):
     def forget():
         lockfast_client.store.forget("default+once:job")
 
@@ -216,20 +218,20 @@ def test_a_turn_that_the_store_forgot_is_lost(lockfast_client):
         (timedelta(hours=1), timedelta(hours=1)),  # left for the checks of numbers
     ],
 )
-def test_a_duration_is_what_it_says(text, seconds):
+def test_a_duration_is_parsed(text, seconds):
     assert seconds_of("period", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "5m ", "-5m", "5w", "5m5", "1.s", ".5s"])
-def test_a_duration_that_cannot_be_read_is_refused(text):
+def test_a_malformed_duration_is_refused(text):
     with pytest.raises(ConfigurationError, match=r'period=.*"1h30m"'):
         seconds_of("period", text)
 
 
-# ---- letting go ------------------------------------------------------------------------------
+# ---- detaching ------------------------------------------------------------------------------
 
 
-def test_letting_go_is_asked_again_with_the_time_that_is_left(lockfast_client, lockfast_clock):
+def test_detaching_is_retried_with_the_remaining_time(lockfast_client, lockfast_clock):
     lockfast_clock.advance(DAY - lockfast_clock.wall() % DAY)
     leases = []
     real = lockfast_client.core.backend.transfer
@@ -239,7 +241,7 @@ def test_letting_go_is_asked_again_with_the_time_that_is_left(lockfast_client, l
         await real(claim, attached, budget)
         if len(leases) == 1:
             lockfast_clock._now += 2
-            raise BackendError("the answer is lost")
+            raise BackendError("the reply is lost")
         return await real(claim, attached, budget)
 
     async def at_once(seconds):
@@ -251,8 +253,8 @@ def test_letting_go_is_asked_again_with_the_time_that_is_left(lockfast_client, l
     assert leases[1] == pytest.approx(leases[0] - 2.02)
 
 
-def test_letting_go_gives_up_with_its_budget_and_the_hold_is_kept(lockfast_client, lockfast_clock):
-    async def away(*said):
+def test_detaching_fails_after_its_budget_and_the_hold_is_kept(lockfast_client, lockfast_clock):
+    async def away(*args):
         lockfast_clock._now += 2
         raise BackendError("away")
 
@@ -269,10 +271,10 @@ def test_letting_go_gives_up_with_its_budget_and_the_hold_is_kept(lockfast_clien
     assert hold.is_held and lockfast_client.statistics().held == 1
 
 
-def test_a_hold_lost_while_letting_go_is_not_kept_again(lockfast_client):
+def test_a_hold_lost_while_detaching_is_not_kept_again(lockfast_client):
     hold = lockfast_client.lock("a").acquire()
 
-    async def lost(*said):
+    async def lost(*args):
         lockfast_client.core.ledger.lose(hold._held, "broken")
         raise BackendError("away", transient=False)
 
@@ -284,7 +286,7 @@ def test_a_hold_lost_while_letting_go_is_not_kept_again(lockfast_client):
         hold.release()
 
 
-def test_what_is_being_renewed_is_waited_for_but_not_for_ever(lockfast_client, lockfast_clock):
+def test_detaching_waits_for_a_renewal_under_way_but_not_for_ever(lockfast_client, lockfast_clock):
     hold = lockfast_client.lock("a").acquire()
     slept = []
 
@@ -300,10 +302,10 @@ def test_what_is_being_renewed_is_waited_for_but_not_for_ever(lockfast_client, l
         hold.check()
 
 
-def test_a_waiter_that_is_told_of_an_open_latch_by_its_refresh_passes(
+def test_a_waiter_whose_wakeup_was_lost_passes_an_open_latch_at_its_refresh(
     lockfast_client, lockfast_clock
 ):
-    """Its bell got lost: the keeper's next refresh is answered with the grant."""
+    """The wake-up was lost: the keeper's next refresh is answered with the grant."""
     done = []
     waiter = threading.Thread(
         target=lambda: done.append(lockfast_client.latch("a", 1).wait()), daemon=True
@@ -311,14 +313,14 @@ def test_a_waiter_that_is_told_of_an_open_latch_by_its_refresh_passes(
     waiter.start()
     while not lockfast_client.statistics().waiting:
         pass
-    lockfast_client.store.wakeups.wake = lambda *said: None
+    lockfast_client.store.wakeups.deliver = lambda *args: None
     assert lockfast_client.latch("a", 1).count_down()
     lockfast_clock.advance(2)
     waiter.join(15)
     assert done == [True]
 
 
-def test_answers_of_a_gate_are_those_of_any_claim(lockfast_client):
+def test_a_barrier_answers_like_any_claim(lockfast_client):
     claim = claim_at_barrier()
     assert isinstance(run(lockfast_client.core.backend.claim(claim, 5.0)), Busy)
     other = claim._replace(id="other")

@@ -1,4 +1,4 @@
-"""Multi-locks that are interrupted: whatever is under way, nothing stays held by nobody."""
+"""Interrupted multi-locks: whatever is under way, no hold is left without an owner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from lockfast.testing import lose
 
 
 def interrupted(client, name):
-    """Ctrl-C, or a cancelled task, when the store is told for the first time that this is over."""
+    """Raise KeyboardInterrupt when the store is asked for the first time to end this name's
+    claim."""
     backend, left = client.core.backend, [name]
 
     def planted(honest):
-        async def answer(said, *more):
-            claims = [said] if isinstance(said, Claim) else said
+        async def answer(asked, *more):
+            claims = [asked] if isinstance(asked, Claim) else asked
             if any(claim.name.endswith(":" + one) for claim in claims for one in left):
                 left.clear()
                 raise KeyboardInterrupt
-            return await honest(said, *more)
+            return await honest(asked, *more)
 
         return answer
 
@@ -44,7 +45,7 @@ def test_a_release_that_is_interrupted_leaves_nothing_held(lockfast_client, name
         assert lockfast_client.lock(one).try_acquire() is not None
 
 
-def test_what_was_held_before_is_still_held_after_an_interrupted_refusal(lockfast_client):
+def test_a_hold_from_before_is_still_held_after_an_interrupted_refusal(lockfast_client):
     lockfast_client.lock("c", owner="another").acquire()
     outer = lockfast_client.lock("a").acquire()
     interrupted(lockfast_client, "b")
@@ -55,7 +56,7 @@ def test_what_was_held_before_is_still_held_after_an_interrupted_refusal(lockfas
     assert [lockfast_client.inspect(name).holders for name in "ab"] == [(), ()]
 
 
-def test_a_release_that_is_interrupted_at_one_client_goes_on_at_the_others(
+def test_a_release_interrupted_at_one_client_continues_at_the_others(
     lockfast_client, lockfast_clock
 ):
     other = kit_client(lockfast_clock)
@@ -68,14 +69,14 @@ def test_a_release_that_is_interrupted_at_one_client_goes_on_at_the_others(
     assert other.lock("b", owner="another").try_acquire() is not None
 
 
-def test_what_is_lost_many_times_over_is_told_once(lockfast_client):
+def test_the_loss_of_more_than_one_name_is_raised_once(lockfast_client):
     with pytest.raises(lockfast.HoldLost), lockfast_client.multi_lock("a", "b"):
         lose(lockfast_client, "a")
         lose(lockfast_client, "b")
     assert lockfast_client.statistics().held == 0
 
 
-def test_one_release_too_many_is_said(lockfast_client):
+def test_one_release_too_many_is_an_error(lockfast_client):
     hold = lockfast_client.multi_lock("a", "b").acquire()
     hold.release()
     with pytest.raises(lockfast.NotHeld, match="one release too many"):
@@ -87,8 +88,8 @@ def test_a_release_whose_coroutine_is_closed_awaits_nothing_more(lockfast_client
     asked = []
 
     @types.coroutine
-    def never(*said):
-        asked.append(said)
+    def never(*args):
+        asked.append(args)
         yield
 
     lockfast_client.core.backend.release_batch = never
@@ -96,4 +97,4 @@ def test_a_release_whose_coroutine_is_closed_awaits_nothing_more(lockfast_client
     work.send(None)
     work.close()
     assert len(asked) == 1
-    assert lockfast_client.statistics().held == 0  # their leases do the rest
+    assert lockfast_client.statistics().held == 0  # their leases end them at the store

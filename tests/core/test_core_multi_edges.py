@@ -1,4 +1,4 @@
-"""Multi-locks at their edges: stores that are away, closed clients, locks that are asked alone."""
+"""Edge cases of multi-locks: unreachable stores, closed clients, locks of other layouts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def part(client, name, **more):
 
 
 def striking(client, verb, *errors):
-    """The store does as it is told by this verb, and then these are raised, one after the other."""
+    """Make the verb raise these errors, one after the other, after it has done its work."""
     real, left = getattr(client.core.backend, verb), list(errors)
 
-    async def strikes(*said):
-        answer = await real(*said)
+    async def strikes(*args):
+        answer = await real(*args)
         if left:
             raise left.pop(0)
         return answer
@@ -36,10 +36,10 @@ def suspended():
     yield
 
 
-def dropped(client, verb, work):
-    """Run it until the store is asked by this verb; then nobody runs it any more."""
+def closed_midway(client, verb, work):
+    """Run ``work`` until it calls this verb, and close it there."""
 
-    async def suspends(*said):
+    async def suspends(*args):
         await suspended()
 
     setattr(client.core.backend, verb, suspends)
@@ -47,7 +47,7 @@ def dropped(client, verb, work):
     work.close()
 
 
-def test_each_step_out_of_a_lost_name_is_told(lockfast_client):
+def test_each_release_of_a_lost_name_raises(lockfast_client):
     outer = lockfast_client.lock("a").acquire()
     hold = lockfast_client.multi_lock("a", "b").acquire()
     lockfast_client.store.forget("default:a")
@@ -56,14 +56,14 @@ def test_each_step_out_of_a_lost_name_is_told(lockfast_client):
     with pytest.raises(HoldLost, match="'a'"):
         hold.release()
     with pytest.raises(HoldLost, match="'a'"):
-        lockfast_client.lock("a").acquire()  # its owner has not unwound
+        lockfast_client.lock("a").acquire()  # the owner has not unwound
     with pytest.raises(HoldLost, match="'a'"):
         outer.release()
     with lockfast_client.multi_lock("a", "b"):
         pass
 
 
-def test_what_our_clock_says_is_lost_is_given_back_at_the_store(lockfast_client, lockfast_clock):
+def test_a_hold_that_expired_by_our_clock_is_released_at_the_store(lockfast_client, lockfast_clock):
     asked = []
     release_batch = lockfast_client.core.backend.release_batch
 
@@ -74,7 +74,7 @@ def test_what_our_clock_says_is_lost_is_given_back_at_the_store(lockfast_client,
     lockfast_client.core.backend.release_batch = counted
     names = lockfast_client.lock("a"), lockfast_client.lock("b", lease=10)
     hold = lockfast_client.multi_lock(*names).acquire()
-    lockfast_clock.advance(9.95)  # the store's lease is over a little later than our belief
+    lockfast_clock.advance(9.95)  # validity ends a little before the store's lease
     assert hold.lost and lockfast_client.inspect("b").holders
     with pytest.raises(HoldLost, match="'b'"):
         hold.release()
@@ -85,15 +85,15 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def test_an_interruption_while_the_store_does_not_answer_is_not_replaced(lockfast_client, caplog):
+def test_an_interrupt_while_the_store_does_not_answer_is_not_replaced(lockfast_client, caplog):
     hold = lockfast_client.multi_lock("a", "b").acquire()
     scripted(lockfast_client, "release_batch", interrupt, BackendError("away"))
     with pytest.raises(KeyboardInterrupt):
         hold.release()
-    assert "release of 2 unknown: away" in caplog.text and not hold.is_held
+    assert "release of 2 claims unknown: away" in caplog.text and not hold.is_held
 
 
-def test_a_store_that_will_never_answer_is_asked_once(lockfast_client):
+def test_a_store_with_a_permanent_error_is_asked_once(lockfast_client):
     hold = lockfast_client.multi_lock("a", "b").acquire()
     broken = BackendError("broken", transient=False)
     left = scripted(lockfast_client, "release_batch", broken, [True, True])
@@ -101,12 +101,12 @@ def test_a_store_that_will_never_answer_is_asked_once(lockfast_client):
     with pytest.raises(BackendError, match="whether 'b' was released is unknown") as caught:
         hold.release()
     assert not caught.value.transient and len(left) == 1 and asked == []
-    hold.release()  # which says that it can be asked for again
+    hold.release()  # a release whose outcome is unknown may be repeated
     with pytest.raises(NotHeld):
         hold.release()
 
 
-def test_a_release_that_the_store_did_not_know_any_more_is_a_loss(lockfast_client):
+def test_a_release_of_a_hold_that_the_store_forgot_is_a_loss(lockfast_client):
     hold = lockfast_client.multi_lock("a", "b").acquire()
     lockfast_client.store.forget("default:b")
     with pytest.raises(HoldLost, match="'b'"):
@@ -114,7 +114,7 @@ def test_a_release_that_the_store_did_not_know_any_more_is_a_loss(lockfast_clien
     assert not lockfast_client.names()
 
 
-def test_a_writer_among_them_that_cannot_tell_that_it_reads_on_says_so(lockfast_client):
+def test_a_failed_downgrade_of_a_writer_in_a_multi_lock_is_raised(lockfast_client):
     rw = lockfast_client.rwlock("r")
     hold = lockfast_client.multi_lock("a", rw.write()).acquire()
     reading = rw.read().acquire()
@@ -131,9 +131,9 @@ def test_a_renewal_by_hand_does_not_make_a_reader_a_writer_again(lockfast_client
     writing, reading = rw.write().acquire(), rw.read().acquire()
     renew = lockfast_client.core.backend.renew
 
-    async def meanwhile(*said):
+    async def meanwhile(*args):
         writing.release()
-        return await renew(*said)
+        return await renew(*args)
 
     lockfast_client.core.backend.renew = meanwhile
     reading.renew(lease=50)
@@ -148,9 +148,9 @@ def test_a_client_closed_between_the_grants_and_their_entry_keeps_none(lockfast_
     enter = lockfast_client.core.ledger.enter
     entered = []
 
-    def closes(*said):
-        enter(*said)
-        entered.append(said)
+    def closes(*args):
+        enter(*args)
+        entered.append(args)
         if len(entered) > at:
             lockfast_client.core.ledger.closed = True
 
@@ -161,7 +161,9 @@ def test_a_client_closed_between_the_grants_and_their_entry_keeps_none(lockfast_
     assert not lockfast_client.core.ledger.asking
 
 
-def test_what_was_asked_for_in_vain_is_left_by_the_keeper(lockfast_client, lockfast_clock):
+def test_claims_that_could_not_be_withdrawn_are_withdrawn_by_the_keeper(
+    lockfast_client, lockfast_clock
+):
     left = striking(lockfast_client, "claim_batch", KeyboardInterrupt())
     leave = lockfast_client.core.backend.leave
     scripted(lockfast_client, "leave", *[BackendError("away")] * 3)
@@ -170,17 +172,17 @@ def test_what_was_asked_for_in_vain_is_left_by_the_keeper(lockfast_client, lockf
     assert left == [] and lockfast_client.names() == ["a", "b", "c"]
     lockfast_client.core.backend.leave = leave
     lockfast_clock.advance(3)
-    assert not lockfast_client.names() and not lockfast_client.core.ledger.abandoned
+    assert not lockfast_client.names() and not lockfast_client.core.ledger.withdrawals
 
 
-def test_a_refusal_of_the_store_leaves_nothing(lockfast_client):
+def test_a_permanent_error_of_the_store_leaves_nothing_behind(lockfast_client):
     striking(lockfast_client, "claim_batch", BackendError("no", transient=False))
     with pytest.raises(BackendError, match="no"):
         lockfast_client.multi_lock("a", "b").acquire()
     assert not lockfast_client.names() and not lockfast_client.core.ledger.asking
 
 
-def test_plain_locks_are_asked_for_one_by_one(lockfast_client):
+def test_locks_of_another_layout_are_acquired_one_by_one(lockfast_client):
     asked = []
     claim_batch = lockfast_client.core.backend.claim_batch
 
@@ -198,13 +200,13 @@ def test_plain_locks_are_asked_for_one_by_one(lockfast_client):
     assert run(release_all(entries)) == []
 
 
-def test_plain_locks_that_are_held_already_are_entered_again(lockfast_client):
+def test_held_locks_of_another_layout_are_reentered(lockfast_client):
     parts = [part(lockfast_client, name, layout="simple") for name in "ab"]
     first, again = run(attempt_all(parts, None)), run(attempt_all(parts, None))
     assert first == again and [held.count for held in first] == [2, 2]
 
 
-def test_what_is_entered_again_behind_the_one_that_is_waited_for_is_entered_once():
+def test_a_name_behind_the_one_that_was_waited_for_is_reentered_once():
     with lockfast.connect("memory://") as client:
         client.lock("b", owner="other", lease=0.2).acquire()
         outer = client.lock("d").acquire()
@@ -214,19 +216,19 @@ def test_what_is_entered_again_behind_the_one_that_is_waited_for_is_entered_once
         assert not client.names()
 
 
-def test_a_label_of_its_own_is_shown(lockfast_client):
+def test_each_name_shows_its_own_label(lockfast_client):
     parts = [part(lockfast_client, "a", label="mine"), part(lockfast_client, "b", label="other")]
     run(attempt_all(parts, None))
     labels = [lockfast_client.inspect(name).holders[0].who.label for name in "ab"]
     assert labels == ["mine", "other"]
 
 
-def test_what_is_dropped_in_the_middle_is_left_to_its_lease(lockfast_client):
+def test_holds_of_a_coroutine_closed_midway_are_left_to_their_leases(lockfast_client):
     parts = [part(lockfast_client, name) for name in "ab"]
     claim_batch = lockfast_client.core.backend.claim_batch
-    dropped(lockfast_client, "claim_batch", attempt_all(parts, None))
+    closed_midway(lockfast_client, "claim_batch", attempt_all(parts, None))
     lockfast_client.core.backend.claim_batch = claim_batch
     held = run(attempt_all(parts, None))
     entries = [(one.core, held, 1) for one, held in zip(parts, held, strict=True)]
-    dropped(lockfast_client, "release_batch", release_all(entries))
+    closed_midway(lockfast_client, "release_batch", release_all(entries))
     assert lockfast_client.names() == ["a", "b"]

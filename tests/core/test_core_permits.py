@@ -1,10 +1,10 @@
-"""Permits that expire, at their edges: nobody was told their id, and the store does not answer."""
+"""Edge cases of expiring permits: nobody knows the id yet, and the store does not answer."""
 
 from __future__ import annotations
 
 import pytest
 from test_core import scripted, terms
-from test_core_multi_edges import dropped
+from test_core_multi_edges import closed_midway
 
 import lockfast
 from lockfast import BackendError, HoldLost
@@ -14,12 +14,12 @@ from lockfast.model import Gone
 
 @pytest.fixture
 def hurried():
-    """A client on the real clock, which asks again for a quarter of a second."""
+    """A client on the real clock that retries for a quarter of a second."""
     with lockfast.connect("memory://", lease=1.5) as client:
         yield client
 
 
-def test_a_permit_that_is_gone_before_it_is_told_is_a_loss_and_forgotten(lockfast_client):
+def test_a_permit_that_is_gone_before_its_id_is_returned_is_lost(lockfast_client):
     scripted(lockfast_client, "transfer", Gone())
     with pytest.raises(HoldLost, match="'a'"):
         lockfast_client.permits("a", 2).acquire()
@@ -27,7 +27,7 @@ def test_a_permit_that_is_gone_before_it_is_told_is_a_loss_and_forgotten(lockfas
 
 
 @pytest.mark.parametrize("transient", [True, False])
-def test_a_permit_that_the_store_does_not_confirm_is_given_back(hurried, transient):
+def test_a_permit_that_the_store_does_not_confirm_is_released(hurried, transient):
     left = scripted(hurried, "transfer", *[BackendError("away", transient=transient)] * 99)
     with pytest.raises(BackendError, match="away"):
         hurried.permits("a", 2).acquire()
@@ -35,13 +35,13 @@ def test_a_permit_that_the_store_does_not_confirm_is_given_back(hurried, transie
     assert not hurried.core.ledger.by_owner and not hurried.names()
 
 
-def test_a_permit_that_nobody_goes_on_to_take_is_left_to_its_lease(lockfast_client):
+def test_a_permit_of_a_coroutine_closed_midway_is_left_to_its_lease(lockfast_client):
     taking = take_permit(lockfast_client.core, terms(slots=2, owner="x"), None)
-    dropped(lockfast_client, "transfer", taking)
+    closed_midway(lockfast_client, "transfer", taking)
     assert lockfast_client.names() == ["n"]
 
 
-def test_a_permit_that_cannot_be_renewed_for_now_is_not_lost(lockfast_client):
+def test_a_permit_whose_renewal_failed_is_not_lost(lockfast_client):
     permits = lockfast_client.permits("a", 2)
     permit = permits.acquire()
     scripted(lockfast_client, "renew", BackendError("away"))

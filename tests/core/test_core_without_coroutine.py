@@ -1,4 +1,4 @@
-"""The short way of a backend for tasks (``claim_soon``, ``release_soon``), without a server."""
+"""The fast path of the async API (``claim_soon``, ``release_soon``), without a server."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from lockfast.events import Acquired, Released
 
 
 def in_a_loop(scene: Callable[[lockfast.aio.Client, Any], Awaitable[None]]) -> None:
-    """With a client of memory whose backend has a short way, which leads through the long one."""
+    """Run with a memory client whose backend has the fast path, built on the ordinary verbs."""
 
     async def work() -> None:
         async with lockfast.aio.connect("memory://") as client:
             backend: Any = client._backend
             backend.claim_soon, backend.release_soon = backend.claim, backend.release
-            backend.claim_said = lambda claim, reply: reply
-            backend.release_said = lambda reply: reply
+            backend.claim_result = lambda claim, reply: reply
+            backend.release_result = lambda reply: reply
             client.core._claim_soon = backend.claim_soon
             await scene(client, backend)
 
     asyncio.run(work())
 
 
-def test_those_who_listen_are_told_of_both_ends() -> None:
+def test_listeners_receive_the_events_of_both_ends() -> None:
     async def scene(client: lockfast.aio.Client, backend: Any) -> None:
-        told: list[Any] = []
-        client.on_event(told.append)
+        events: list[Any] = []
+        client.on_event(events.append)
         async with client.lock("a"):
-            assert [type(event) for event in told] == [Acquired]
-        assert [type(event) for event in told] == [Acquired, Released]
+            assert [type(event) for event in events] == [Acquired]
+        assert [type(event) for event in events] == [Acquired, Released]
 
     in_a_loop(scene)
 
 
-@pytest.mark.parametrize("short", [None, "an error"])
-def test_what_the_short_way_does_not_know_the_long_one_is_asked(short: str | None) -> None:
+@pytest.mark.parametrize("outcome", [None, "an error"])
+def test_an_unknown_outcome_of_the_fast_path_falls_back_to_the_coroutine(
+    outcome: str | None,
+) -> None:
     async def scene(client: lockfast.aio.Client, backend: Any) -> None:
-        async def fails(*said: Any) -> Any:
+        async def fails(*args: Any) -> Any:
             raise BackendError("it did not answer")
 
-        way = (lambda *said: None) if short is None else fails
-        client.core._claim_soon = backend.release_soon = way
+        fast = (lambda *args: None) if outcome is None else fails
+        client.core._claim_soon = backend.release_soon = fast
         async with client.lock("a") as hold:
             assert (await client.inspect("a")).holders[0].fence == hold.fence
         assert not (await client.inspect("a")).holders
@@ -55,13 +57,13 @@ def test_what_the_short_way_does_not_know_the_long_one_is_asked(short: str | Non
     in_a_loop(scene)
 
 
-def test_a_release_that_nobody_awaits_to_its_end_ends_quietly() -> None:
-    """A loop that is closed throws away what it was in the middle of: nothing may be asked then."""
+def test_a_release_that_is_closed_midway_sends_no_request() -> None:
+    """A loop that closes discards suspended coroutines: they must send no request then."""
 
     async def scene(client: lockfast.aio.Client, backend: Any) -> None:
         hold = await client.lock("a").acquire()
-        backend.release_soon = lambda *said: asyncio.get_running_loop().create_future()
-        backend.release = backend.leave = None  # whoever asked would not be quiet
+        backend.release_soon = lambda *args: asyncio.get_running_loop().create_future()
+        backend.release = backend.leave = None  # a request would fail loudly
         rest = client.core.release_soon(hold._held)
         assert rest is not None
         rest.send(None)
@@ -72,12 +74,12 @@ def test_a_release_that_nobody_awaits_to_its_end_ends_quietly() -> None:
     in_a_loop(scene)
 
 
-def test_an_acquire_that_nobody_awaits_to_its_end_ends_quietly() -> None:
-    """The same: and who closes the client does not wait for it."""
+def test_an_acquire_that_is_closed_midway_sends_no_request() -> None:
+    """A discarded acquire sends no request either, and closing the client does not wait for it."""
 
     async def scene(client: lockfast.aio.Client, backend: Any) -> None:
-        client.core._claim_soon = lambda *said: asyncio.get_running_loop().create_future()
-        backend.claim = backend.leave = None  # whoever asked would not be quiet
+        client.core._claim_soon = lambda *args: asyncio.get_running_loop().create_future()
+        backend.claim = backend.leave = None  # a request would fail loudly
         entering = client.lock("a").__aenter__()
         entering.send(None)
         assert client.core.ledger.asking

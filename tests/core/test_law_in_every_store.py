@@ -1,13 +1,14 @@
-"""The memory store, the SQLite store and the Lua of Redis give the same answers and ring the same
-bells.
+"""The memory store, the SQLite store and the Lua scripts of Redis give the same answers and the
+same wake-ups.
 
-Hypothesis makes up a history; each step goes to all, on one clock that only the history moves. Two
-clients with homes of their own take turns, so bells also cross between homes. Fences are numbers of
-each store's own: they are compared by the order in which they were first seen. The Lua runs on the
-small Redis, whose clock can be moved; the conformance suite runs it on the real one.
+Hypothesis generates a history; each step goes to all stores, on one clock that only the history
+moves. Two clients with different wake addresses alternate, so that wake-ups also go from one to the
+other. Each store numbers its own fences: they are compared by the order in which they were first
+seen. The scripts run on `lab.miniredis`, whose clock can be moved; the conformance suite runs them
+on the real server.
 
-What is promised whatever the law's text says is checked beside it, from the answers alone: the
-takes of those who may still believe never exceed the slots, and no fence is given twice or falls.
+Two promises are checked from the answers alone, independently of the law: the slots taken by valid
+holds never exceed those of the name, and no fence is issued twice or decreases.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from lockfast.runtime.threads import ThreadSignal, run
 from lockfast.stores.memory import MemoryStore, open_memory
 from lockfast.stores.redis import scripts
 from lockfast.stores.redis.backend import RedisBackend
-from lockfast.stores.redis.batches import Lot
-from lockfast.stores.redis.commands import claim_words, keys_of
+from lockfast.stores.redis.batches import Batch
+from lockfast.stores.redis.commands import claim_arguments, keys_of
 from lockfast.stores.redis.replies import claimed
-from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.sqlite.backend import SqliteBackend
 from lockfast.stores.sqlite.peers import Peers
-from lockfast.stores.sqlite.store import PipeEar, SqliteStore
+from lockfast.stores.sqlite.store import PipeListener, SqliteStore
 from lockfast.stores.sqlite.transport import BlockingTransport, File
 
 BUDGET = 30.0
 SIZES = {"lock": 1, "semaphore": 3, "read-write": ALL_SLOTS}
 SHOWN = [""] * 10  # names have no fences
-GATES = {"latch": LATCH + 2, "barrier": BARRIER + 2}
-Bell = tuple[str, Granted | None]
+RENDEZVOUS = {"latch": LATCH + 2, "barrier": BARRIER + 2}
+Wakeup = tuple[str, Granted | None]
 Ask = Callable[[Backend, "Side"], Coroutine[Any, Any, Any]]
 
 names = st.sampled_from(sorted(SIZES))
-all_names = st.sampled_from(sorted(SIZES | GATES))
+all_names = st.sampled_from(sorted(SIZES | RENDEZVOUS))
 numbers = st.integers(0, 4)
 picks = st.integers(0, 30)
 clients = st.integers(0, 1)
@@ -65,30 +66,30 @@ leases = st.sampled_from([0.5, 2.0, 7.0, 30.0])
 
 
 class Side:
-    """One of the two stores: what it said, with its fences replaced by their order."""
+    """One of the stores: its answers, with fences replaced by their order."""
 
     def __init__(self, *backends: Backend, per_name: bool = False) -> None:
         self.backends = backends
-        self.per_name = per_name  # does each name count its own fences?
-        self.woken: list[Bell] = []
-        # In the order in which they were first seen; the name is '' where all names share them.
+        self.per_name = per_name  # each name numbers its own fences
+        self.woken: list[Wakeup] = []
+        # In the order in which they were first seen; the name is '' if all names share them.
         self.fences: list[tuple[str, int]] = []
-        self.seen = 0  # no fence so far is greater, and every later one is
+        self.seen = 0  # the greatest fence so far; every later one is greater
 
     def watch(self, claim: Claim) -> None:
         for backend in self.backends:
             run(backend.watch(claim, lambda grant: self.woken.append((claim.id, grant)), 0.0))
 
-    def ask(self, client: int, ask: Ask, names: Sequence[str]) -> tuple[Any, list[Bell]]:
+    def ask(self, client: int, ask: Ask, names: Sequence[str]) -> tuple[Any, list[Wakeup]]:
         before, self.latest = self.seen, self.seen
         answer = run(ask(self.backends[client % len(self.backends)], self))
         for backend in self.backends:
             run(backend.listen(0.0))
         known = len(self.fences)
-        answer = self.told(answer, names)
-        # Bells of one step may come in any order from two homes.
+        answer = self.normalized(answer, names)
+        # Wake-ups of one step for two addresses may arrive in any order.
         wakeups = [
-            (one, self.told(grant, [one.partition("#")[0]]))
+            (one, self.normalized(grant, [one.partition("#")[0]]))
             for one, grant in sorted(self.woken, key=lambda it: it[0])
         ]
         self.woken.clear()
@@ -96,8 +97,8 @@ class Side:
         self.seen = max(self.latest, *(fence for _, fence in self.fences), 0)
         return answer, wakeups
 
-    def told(self, answer: Any, names: Sequence[str]) -> Any:
-        """What was said of these names: one answer, or a list of one for each."""
+    def normalized(self, answer: Any, names: Sequence[str]) -> Any:
+        """Replace the fences in the answer about these names: one answer, or one for each name."""
         match answer:
             case Granted(fence, lease):
                 return Granted(self.order_of(names[0], fence), lease)
@@ -112,7 +113,7 @@ class Side:
                 return replace(answer, holders=tuple(holders))
             case list():
                 pairs = zip(answer, names, strict=False)
-                return [self.told(one, [name]) for one, name in pairs]
+                return [self.normalized(one, [name]) for one, name in pairs]
         return answer
 
     def order_of(self, name: str, fence: int) -> int:
@@ -125,8 +126,8 @@ class Side:
         return self.fences[order][1]
 
 
-def blurred(answer: Any) -> Any:
-    """As exact as it can be where some µs pass between steps, and dates are another clock's."""
+def rounded(answer: Any) -> Any:
+    """Round times: some µs pass between the steps of Redis, and its dates are of another clock."""
     match answer:
         case Granted(fence, lease):
             return Granted(fence, round(lease * 8) / 8)
@@ -140,12 +141,12 @@ def blurred(answer: Any) -> Any:
             waiters = [replace(one, since=0.0) for one in answer.waiters]
             return replace(answer, holders=tuple(holders), waiters=tuple(waiters), now=0.0)
         case list():
-            return [blurred(one) for one in answer]
+            return [rounded(one) for one in answer]
     return answer
 
 
-class Belief(NamedTuple):
-    """What the answers to one claim allow to believe, and until when."""
+class ValidHold(NamedTuple):
+    """A hold as the answers to one claim describe it, and until when it is valid."""
 
     name: str
     slots: int
@@ -154,21 +155,21 @@ class Belief(NamedTuple):
     ends: float
 
 
-class Twins(RuleBasedStateMachine):
+class StoreComparison(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now, self.wall, self.ticks = 1e9, 2e9, 0
-        self.folder = tempfile.TemporaryDirectory(prefix="lockfast-twins-")
+        self.folder = tempfile.TemporaryDirectory(prefix="lockfast-comparison-")
         memory = MemoryStore(lambda: self.now, lambda: self.wall)
         self.memory = Side(memory.blocking(ThreadSignal))
         self.sqlite = Side(self.sqlite_client(), self.sqlite_client())
         self.redis = Side(*self.redis_clients(), per_name=True)
-        self.claims: dict[str, Claim] = {}  # by id, as long as it may be there
+        self.claims: dict[str, Claim] = {}  # by id, as long as the store may have it
         self.sizes = dict(SIZES)
         self.over: dict[str, int] = {}
-        self.resized: dict[str, int] = {}  # claims whose rows have another size by now
-        self.believed: dict[str, Belief] = {}
-        self.given: set[int] = set()
+        self.resized: dict[str, int] = {}  # claims whose rows have been resized
+        self.valid: dict[str, ValidHold] = {}
+        self.issued: set[int] = set()
 
     def sqlite_client(self) -> SqliteBackend:
         peers = Peers(Path(self.folder.name, "locks.db.d"))
@@ -180,7 +181,7 @@ class Twins(RuleBasedStateMachine):
 
         return SqliteBackend(
             BlockingTransport(file),
-            PipeEar(peers),
+            PipeListener(peers),
             peers,
             lambda: self.now,
             lambda: self.wall,
@@ -194,11 +195,11 @@ class Twins(RuleBasedStateMachine):
         }
 
         def published(channel: str, message: bytes) -> int:
-            delivered([b"message", channel, message], transports[channel].wakeups)
+            deliver([b"message", channel, message], transports[channel].wakeups)
             return 1
 
         def tick() -> int:
-            """Some µs pass between two steps, so that names do not share fences."""
+            """Let some µs pass between two steps, so that names do not share fences."""
             self.ticks += 20
             return round(self.now * 1e6) + self.ticks
 
@@ -210,7 +211,7 @@ class Twins(RuleBasedStateMachine):
         return [RedisBackend(transport, "Redis") for transport in transports.values()]
 
     def tick(self) -> float:
-        """The clock of fences: between two transactions it moves on by some µs."""
+        """The clock of fences, which advances by some µs between two transactions."""
         self.ticks += 1
         return self.now + self.ticks * 5e-6
 
@@ -219,39 +220,39 @@ class Twins(RuleBasedStateMachine):
             backend.close()
         self.folder.cleanup()
 
-    # ---- all of them, and what they said -----------------------------------------------------
+    # ---- comparison of the answers -----------------------------------------------------------
 
     def all(self, client: int, ask: Ask, *names: str, redis: bool = True) -> Any:
-        ours, our_bells = self.memory.ask(client, ask, names)
-        theirs, their_bells = self.sqlite.ask(client, ask, names)
+        ours, our_wakeups = self.memory.ask(client, ask, names)
+        theirs, their_wakeups = self.sqlite.ask(client, ask, names)
         assert theirs == ours
-        assert their_bells == our_bells
+        assert their_wakeups == our_wakeups
         if redis:
-            theirs, their_bells = self.redis.ask(client, ask, names)
-            assert blurred(theirs) == blurred(ours)
-            assert their_bells == our_bells
-        for claim_id, grant in our_bells:
+            theirs, their_wakeups = self.redis.ask(client, ask, names)
+            assert rounded(theirs) == rounded(ours)
+            assert their_wakeups == our_wakeups
+        for claim_id, grant in our_wakeups:
             if grant is not None:
                 self.granted(claim_id, grant)
         return ours
 
     def granted(self, claim_id: str, grant: Granted) -> None:
         claim = self.claims[claim_id]
-        known = self.believed.get(claim_id)
+        known = self.valid.get(claim_id)
         if known is None or known.ends <= self.now:
-            assert grant.fence not in self.given
-            self.given.add(grant.fence)
+            assert grant.fence not in self.issued
+            self.issued.add(grant.fence)
         else:
             assert grant.fence == known.fence
         ends = self.now + grant.lease
         slots = self.resized.get(claim_id, claim.slots)
-        self.believed[claim_id] = Belief(claim.name, slots, claim.take, grant.fence, ends)
+        self.valid[claim_id] = ValidHold(claim.name, slots, claim.take, grant.fence, ends)
 
-    def alive(self) -> list[Belief]:
-        return [one for one in self.believed.values() if self.now < one.ends]
+    def alive(self) -> list[ValidHold]:
+        return [one for one in self.valid.values() if self.now < one.ends]
 
     def picked(self, pick: int) -> Claim:
-        """One of those who asked, or, rarely, one who never did."""
+        """One of the known claims or, rarely, one that was never sent."""
         known = [*self.claims.values(), Claim("lock", "lock#99", "host 99 t", 2.0)]
         return known[pick % len(known)]
 
@@ -278,25 +279,25 @@ class Twins(RuleBasedStateMachine):
         wait: bool,
         other_size: bool,
     ) -> None:
-        """A claim id is asked with on the same terms again, as the core does, until it ended."""
+        """Repeat a claim id on the same terms until the claim has ended, as the core does."""
         slots = 2 if other_size else self.sizes[name]
         self.ask_for(client, name, number, lease, slots, take, fair, wait)
 
     @rule(client=clients, number=numbers, lease=st.sampled_from([0.5, 2.0]))
     def claim_a_plain_lock(self, client: int, number: int, lease: float) -> None:
-        """The common case, more often than chance would have it."""
+        """Claim a plain lock, so that the common case is frequent."""
         self.ask_for(client, "lock", number, lease, 1, 1, True, True)
 
     @rule(
         client=clients,
-        name=st.sampled_from(sorted(GATES)),
+        name=st.sampled_from(sorted(RENDEZVOUS)),
         number=numbers,
         lease=leases,
         take=st.sampled_from([0, 1]),
         wait=st.sampled_from([True, True, False]),
         other_size=st.sampled_from([0] * 9 + [1]),
     )
-    def come_to_a_gate(
+    def claim_a_latch_or_barrier(
         self,
         client: int,
         name: str,
@@ -306,9 +307,9 @@ class Twins(RuleBasedStateMachine):
         wait: bool,
         other_size: int,
     ) -> None:
-        """Count a latch down, or wait for it (taking none); or come to a barrier."""
+        """Count a latch down, wait at a latch (taking no slot), or arrive at a barrier."""
         take = 1 if name == "barrier" else take
-        slots = GATES[name] + other_size
+        slots = RENDEZVOUS[name] + other_size
         self.ask_for(client, name, number, lease, slots, take, name == "latch", wait)
 
     def ask_for(
@@ -323,7 +324,7 @@ class Twins(RuleBasedStateMachine):
         wait: bool,
     ) -> None:
         claim = self.made(name, number, lease, slots, take, fair, wait)
-        # More than there are can never be had: Redis is not even asked.
+        # The Redis backend refuses more slots than there are without asking the server.
         answer = self.all(
             client,
             lambda backend, side: backend.claim(claim, BUDGET),
@@ -356,31 +357,31 @@ class Twins(RuleBasedStateMachine):
         if isinstance(answer, Granted):
             self.granted(claim.id, answer)
             if claim.take and "latch" in claim.name:
-                self.latch_went_on(claim, answer)
+                self.latch_was_extended(claim, answer)
         elif isinstance(answer, Differs) or not claim.wait:
             del self.claims[claim.id]
 
-    def latch_went_on(self, claim: Claim, answer: Granted) -> None:
-        """Whoever counts down makes all that was counted last as long."""
-        for claim_id, one in self.believed.items():
+    def latch_was_extended(self, claim: Claim, answer: Granted) -> None:
+        """Extend all counts of a latch: they last as long as the newest one."""
+        for claim_id, one in self.valid.items():
             if one.name == claim.name and one.take and self.now < one.ends:
-                self.believed[claim_id] = one._replace(ends=self.now + answer.lease)
+                self.valid[claim_id] = one._replace(ends=self.now + answer.lease)
 
     @rule(
         client=clients,
-        several=st.lists(st.tuples(names, numbers), min_size=1, max_size=4, unique=True),
+        chosen=st.lists(st.tuples(names, numbers), min_size=1, max_size=4, unique=True),
         lease=leases,
         wait=st.booleans(),
     )
     def claim_batch(
-        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+        self, client: int, chosen: list[tuple[str, int]], lease: float, wait: bool
     ) -> None:
         claims = [
             self.made(name, number, lease, self.sizes[name], 1, True, wait)
-            for name, number in several
+            for name, number in chosen
         ]
         if any(claim.take > claim.slots for claim in claims):
-            return  # never asked for together
+            return  # the core never sends these in a batch
         answers = self.all(
             client,
             lambda backend, side: backend.claim_batch(claims, BUDGET),
@@ -392,18 +393,18 @@ class Twins(RuleBasedStateMachine):
 
     @rule(
         client=clients,
-        several=st.lists(st.tuples(all_names, numbers), min_size=2, max_size=6, unique=True),
+        chosen=st.lists(st.tuples(all_names, numbers), min_size=2, max_size=6, unique=True),
         lease=leases,
         wait=st.booleans(),
     )
-    def claim_each_for_itself(
-        self, client: int, several: list[tuple[str, int]], lease: float, wait: bool
+    def claim_concurrently(
+        self, client: int, chosen: list[tuple[str, int]], lease: float, wait: bool
     ) -> None:
-        """On Redis in one call, as tasks that ask at the same time do."""
-        sizes = self.sizes | GATES
+        """Claim independently; on Redis in one call, as tasks that ask at the same time do."""
+        sizes = self.sizes | RENDEZVOUS
         claims = [
             self.made(name, number, lease, sizes[name], 1, name != "barrier", wait)
-            for name, number in several
+            for name, number in chosen
         ]
         claims = [claim for claim in claims if claim.take <= claim.slots]
         names = [claim.name for claim in claims]
@@ -420,7 +421,7 @@ class Twins(RuleBasedStateMachine):
         )
         for claim, done in zip(claims, released, strict=True):
             if done:
-                del self.believed[claim.id]
+                del self.valid[claim.id]
                 del self.claims[claim.id]
 
     @rule(client=clients, pick=picks, take=st.sampled_from([1, 1, 2]))
@@ -430,10 +431,10 @@ class Twins(RuleBasedStateMachine):
             return
         answer = self.all(client, lambda backend, side: backend.shrink(claim, BUDGET), claim.name)
         if isinstance(answer, Granted):
-            known = self.believed[claim.id]
+            known = self.valid[claim.id]
             assert answer.fence == known.fence
             take = min(known.take, take)
-            self.believed[claim.id] = known._replace(take=take)
+            self.valid[claim.id] = known._replace(take=take)
             self.claims[claim.id] = claim._replace(take=take)
 
     @rule(
@@ -443,12 +444,12 @@ class Twins(RuleBasedStateMachine):
         slots=st.integers(1, 5),
     )
     def resize(self, client: int, name: str, expected: int, slots: int) -> None:
-        expected += (self.sizes | GATES)[name] if name == "semaphore" or expected else 1
+        expected += (self.sizes | RENDEZVOUS)[name] if name == "semaphore" or expected else 1
         had = self.all(client, lambda backend, side: backend.resize(name, expected, slots, BUDGET))
         if had == expected:
-            for claim_id, one in self.believed.items():
+            for claim_id, one in self.valid.items():
                 if one.name == name:
-                    self.believed[claim_id] = one._replace(slots=slots)
+                    self.valid[claim_id] = one._replace(slots=slots)
             for claim in self.claims.values():
                 if claim.name == name:
                     self.resized[claim.id] = slots
@@ -458,14 +459,14 @@ class Twins(RuleBasedStateMachine):
 
     @rule(client=clients, which=st.sets(picks, min_size=1, max_size=5))
     def renew(self, client: int, which: set[int]) -> None:
-        """Holds before places, as the keeper sends them."""
+        """Renew holds before waiters, as the keeper does."""
         picked = {claim.id: claim for claim in map(self.picked, sorted(which))}
-        alive = {claim_id: one for claim_id, one in self.believed.items() if self.now < one.ends}
+        alive = {claim_id: one for claim_id, one in self.valid.items() if self.now < one.ends}
         claims = sorted(picked.values(), key=lambda claim: claim.id not in alive)
-        believed = [alive.get(claim.id) for claim in claims]
+        known_holds = [alive.get(claim.id) for claim in claims]
 
         def renew(backend: Backend, side: Side) -> Coroutine[Any, Any, Any]:
-            fences = [side.fence(known.fence) if known else 0 for known in believed]
+            fences = [side.fence(known.fence) if known else 0 for known in known_holds]
             return backend.renew(claims, fences, BUDGET)
 
         answers = self.all(client, renew, *[claim.name for claim in claims])
@@ -474,8 +475,8 @@ class Twins(RuleBasedStateMachine):
                 self.granted(claim.id, answer)
 
     @rule(client=clients, rounds=st.integers(1, 3))
-    def the_keepers_go_on_for_a_while(self, client: int, rounds: int) -> None:
-        """So holds and places outlive what they were first given."""
+    def let_the_keepers_renew(self, client: int, rounds: int) -> None:
+        """Renew for a while, so that holds and waiters outlive their first leases."""
         for _ in range(rounds):
             self.pass_time(1.5)
             self.renew(client, set(range(len(self.claims))) or {0})
@@ -483,20 +484,20 @@ class Twins(RuleBasedStateMachine):
     @rule(client=clients, pick=picks)
     def release(self, client: int, pick: int) -> None:
         claim = self.picked(pick)
-        known = self.believed.get(claim.id)
+        known = self.valid.get(claim.id)
         released = self.all(
             client, lambda backend, side: backend.release(claim, BUDGET), claim.name
         )
         assert released == (known is not None and known.ends > self.now)
         if released:
-            del self.believed[claim.id]
+            del self.valid[claim.id]
             del self.claims[claim.id]
 
     @rule(client=clients, pick=picks)
     def leave(self, client: int, pick: int) -> None:
         claim = self.picked(pick)
         self.all(client, lambda backend, side: backend.leave(claim, BUDGET), claim.name)
-        self.believed.pop(claim.id, None)
+        self.valid.pop(claim.id, None)
         self.claims.pop(claim.id, None)
 
     @rule(client=clients, pick=picks, attached=st.booleans())
@@ -514,20 +515,20 @@ class Twins(RuleBasedStateMachine):
         if not holders:
             return
         order = holders[pick % len(holders)].fence
-        victims = [one for one, belief in self.believed.items() if belief.fence == order]
+        victims = [one for one, hold in self.valid.items() if hold.fence == order]
         next_is_held = any(
             {side.fence(order) + off} & {side.fence(one.fence) for one in holders}
             for side in (self.memory, self.sqlite, self.redis)
             if off
         )
         if next_is_held:
-            return  # then "one more" is another's fence, in one of the stores
+            return  # then the fence plus one is another holder's, in one of the stores
         broken = self.all(
             client, lambda backend, side: backend.break_hold(name, side.fence(order) + off, BUDGET)
         )
         assert broken == (off == 0)
         for claim_id in victims if broken else []:
-            del self.believed[claim_id]
+            del self.valid[claim_id]
 
     @rule(client=clients, prefix=st.sampled_from(["", "l", "read-", "zz"]))
     def list_names(self, client: int, prefix: str) -> None:
@@ -547,14 +548,14 @@ class Twins(RuleBasedStateMachine):
         assert isinstance(seen, Snapshot)
         return seen
 
-    # ---- what is promised --------------------------------------------------------------------
+    # ---- promises ----------------------------------------------------------------------------
 
     @invariant()
-    def the_takes_of_those_who_may_believe_never_exceed_the_slots(self) -> None:
+    def the_slots_taken_by_valid_holds_never_exceed_the_size(self) -> None:
         for name in SIZES:
             live = [one for one in self.alive() if one.name == name]
             assert len({one.slots for one in live}) <= 1
-            most = self.over.get(name, 0)  # were held when it was made smaller
+            most = self.over.get(name, 0)  # held when the semaphore shrank
             assert all(sum(one.take for one in live) <= max(one.slots, most) for one in live)
 
     @invariant()
@@ -563,8 +564,9 @@ class Twins(RuleBasedStateMachine):
         assert all(sum(one.take for one in live) <= one.slots - LATCH for one in live)
 
     @rule(client=clients, name=all_names)
-    def the_stores_know_exactly_those_who_may_believe(self, client: int, name: str) -> None:
-        """Not after every step: looking buries the dead, and the verbs must do without that."""
+    def the_stores_have_exactly_the_valid_holds(self, client: int, name: str) -> None:
+        """Compare holders, but not after every step: inspecting removes dead rows, and the verbs
+        must work without that."""
         known = {one.fence for one in self.alive() if one.name == name}
         assert {holder.fence for holder in self.look(client, name).holders} == known
 
@@ -573,11 +575,11 @@ def _each(claims: Sequence[Claim]) -> Ask:
     async def ask(backend: Backend, side: Side) -> Any:
         if not isinstance(backend, RedisBackend):
             return [await backend.claim(claim, BUDGET) for claim in claims]
-        lot = Lot(scripts.CLAIM)
+        batch = Batch(scripts.CLAIM)
         for claim in claims:
-            lot.keys.append(keys_of(claim.name)[2])
-            lot.words.append(claim_words(claim, backend.wake_address_of(claim.name)))
-        reply = backend._transport.send(lot.command(), BUDGET)
+            batch.keys.append(keys_of(claim.name)[2])
+            batch.arguments.append(claim_arguments(claim, backend.wake_address_of(claim.name)))
+        reply = backend._transport.send(batch.command(), BUDGET)
         replies = [reply] if len(claims) == 1 else reply
         return [claimed(one, claim.lease) for one, claim in zip(replies, claims, strict=True)]
 
@@ -588,9 +590,9 @@ async def _as_list(names: Coroutine[Any, Any, Any]) -> list[str]:
     return list(await names)
 
 
-TestTwins = Twins.TestCase
-TestTwins.pytestmark = [pytest.mark.timeout(600)]  # a failure takes its time to be made small
-TestTwins.settings = settings(
+TestStoreComparison = StoreComparison.TestCase
+TestStoreComparison.pytestmark = [pytest.mark.timeout(600)]  # shrinking a failure takes long
+TestStoreComparison.settings = settings(
     max_examples=200,
     stateful_step_count=50,
     deadline=None,

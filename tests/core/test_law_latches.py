@@ -1,10 +1,10 @@
-"""The law of slots where many wait together: rule 7, latches and barriers, step by step."""
+"""The law of slots for latches and barriers (rule 7), step by step."""
 
 from __future__ import annotations
 
 import pytest
 
-from law_steps import LEASE, Desk
+from law_steps import LEASE, LawStore
 from lockfast.core.law import FIRST_LEASE, REFRESH, WAITER_LEASE
 from lockfast.model import BARRIER, LATCH, Busy, Differs, Gone, Granted
 
@@ -12,212 +12,214 @@ KEEP = 1000.0
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def store() -> LawStore:
+    return LawStore()
 
 
-def count(desk: Desk, claim_id: str, size: int = 2, keep: float = KEEP) -> object:
-    return desk.claim(claim_id, slots=LATCH + size, take=1, lease=keep, wait=False)
+def count(store: LawStore, claim_id: str, size: int = 2, keep: float = KEEP) -> object:
+    return store.claim(claim_id, slots=LATCH + size, take=1, lease=keep, wait=False)
 
 
-def at_latch(desk: Desk, claim_id: str, size: int = 2, **terms: object) -> object:
-    return desk.claim(claim_id, slots=LATCH + size, take=0, **terms)
+def at_latch(store: LawStore, claim_id: str, size: int = 2, **terms: object) -> object:
+    return store.claim(claim_id, slots=LATCH + size, take=0, **terms)
 
 
-def at_barrier(desk: Desk, claim_id: str, size: int = 3, **terms: object) -> object:
-    return desk.claim(claim_id, slots=BARRIER + size, **terms)
+def at_barrier(store: LawStore, claim_id: str, size: int = 3, **terms: object) -> object:
+    return store.claim(claim_id, slots=BARRIER + size, **terms)
 
 
 # ---- latches ---------------------------------------------------------------------------------
 
 
-def test_a_latch_of_which_nothing_is_counted_is_closed(desk: Desk) -> None:
-    assert isinstance(at_latch(desk, "w"), Busy)
-    assert desk.waiters == ["w"] and desk.holders == []
+def test_a_latch_without_any_count_is_closed(store: LawStore) -> None:
+    assert isinstance(at_latch(store, "w"), Busy)
+    assert store.waiters == ["w"] and store.holders == []
 
 
-def test_who_asks_a_closed_latch_once_leaves_no_place(desk: Desk) -> None:
-    assert isinstance(at_latch(desk, "w", wait=False), Busy)
-    assert desk.waiters == [] and desk.look().slots == 0
-    count(desk, "1")
-    assert isinstance(at_latch(desk, "w", wait=False), Busy)
-    assert desk.waiters == []
+def test_a_claim_on_a_closed_latch_that_does_not_wait_is_not_queued(store: LawStore) -> None:
+    assert isinstance(at_latch(store, "w", wait=False), Busy)
+    assert store.waiters == [] and store.look().slots == 0
+    count(store, "1")
+    assert isinstance(at_latch(store, "w", wait=False), Busy)
+    assert store.waiters == []
 
 
-def test_the_last_count_down_serves_all_who_wait_with_a_first_lease(desk: Desk) -> None:
+def test_the_last_count_down_serves_all_waiters_with_a_first_lease(store: LawStore) -> None:
     for claim_id in "uvw":
-        assert isinstance(at_latch(desk, claim_id), Busy)
-    assert isinstance(count(desk, "1"), Granted)
-    assert desk.woken == []
-    assert isinstance(count(desk, "2"), Granted)
-    assert desk.served == ["u", "v", "w"]
-    assert {grant.lease for _, grant in desk.woken if grant is not None} == {FIRST_LEASE}
-    assert desk.waiters == []
+        assert isinstance(at_latch(store, claim_id), Busy)
+    assert isinstance(count(store, "1"), Granted)
+    assert store.woken == []
+    assert isinstance(count(store, "2"), Granted)
+    assert store.served == ["u", "v", "w"]
+    assert {grant.lease for _, grant in store.woken if grant is not None} == {FIRST_LEASE}
+    assert store.waiters == []
 
 
-def test_an_unfair_wait_is_let_through_with_all_others(desk: Desk) -> None:
-    at_latch(desk, "u", size=1, fair=False)
-    at_latch(desk, "v", size=1)
-    count(desk, "1", size=1)
-    assert desk.served == ["u", "v"]
+def test_an_unfair_waiter_passes_a_latch_with_all_others(store: LawStore) -> None:
+    at_latch(store, "u", size=1, fair=False)
+    at_latch(store, "v", size=1)
+    count(store, "1", size=1)
+    assert store.served == ["u", "v"]
 
 
-def test_an_open_latch_grants_at_once_for_the_whole_lease(desk: Desk) -> None:
-    count(desk, "1", size=1)
-    assert at_latch(desk, "w", size=1) == Granted(desk.look().holders[-1].fence, LEASE)
-    assert isinstance(at_latch(desk, "x", size=1, wait=False), Granted)
-    assert desk.release("w") and desk.release("x")
-    assert desk.holders == ["1"]
+def test_an_open_latch_grants_at_once_for_the_whole_lease(store: LawStore) -> None:
+    count(store, "1", size=1)
+    assert at_latch(store, "w", size=1) == Granted(store.look().holders[-1].fence, LEASE)
+    assert isinstance(at_latch(store, "x", size=1, wait=False), Granted)
+    assert store.release("w") and store.release("x")
+    assert store.holders == ["1"]
 
 
-def test_an_open_latch_is_counted_no_further(desk: Desk) -> None:
-    count(desk, "1", size=1, keep=50.0)
-    last = desk.look().holders[0].fence
-    assert count(desk, "2", size=1) == Busy(REFRESH, last)
-    assert desk.holders == ["1"] and desk.look().holders[0].remaining == 50.0
+def test_an_open_latch_accepts_no_more_counts(store: LawStore) -> None:
+    count(store, "1", size=1, keep=50.0)
+    last = store.look().holders[0].fence
+    assert count(store, "2", size=1) == Busy(REFRESH, last)
+    assert store.holders == ["1"] and store.look().holders[0].remaining == 50.0
 
 
-def test_those_who_passed_do_not_count(desk: Desk) -> None:
-    count(desk, "1", size=1)
+def test_waiters_that_passed_do_not_count(store: LawStore) -> None:
+    count(store, "1", size=1)
     for claim_id in "uvw":
-        at_latch(desk, claim_id, size=1)
-    assert sum(holder.take for holder in desk.look().holders) == 1
+        at_latch(store, claim_id, size=1)
+    assert sum(holder.take for holder in store.look().holders) == 1
 
 
-def test_a_count_down_asked_twice_counts_once(desk: Desk) -> None:
-    first = count(desk, "1")
-    assert count(desk, "1") == first
-    assert desk.holders == ["1"] and isinstance(at_latch(desk, "w"), Busy)
+def test_a_repeated_count_down_counts_once(store: LawStore) -> None:
+    first = count(store, "1")
+    assert count(store, "1") == first
+    assert store.holders == ["1"] and isinstance(at_latch(store, "w"), Busy)
 
 
-def test_all_that_was_counted_ends_together_after_the_last(desk: Desk) -> None:
-    count(desk, "1", size=3, keep=100.0)
-    desk.pass_time(60.0)
-    count(desk, "2", size=3, keep=100.0)
-    assert [holder.remaining for holder in desk.look().holders] == [100.0, 100.0]
-    desk.pass_time(99.0)
-    assert desk.holders == ["1", "2"]
-    desk.pass_time(1.0)
-    assert desk.holders == [] and desk.look().slots == 0
+def test_all_counts_expire_together_after_the_last(store: LawStore) -> None:
+    count(store, "1", size=3, keep=100.0)
+    store.pass_time(60.0)
+    count(store, "2", size=3, keep=100.0)
+    assert [holder.remaining for holder in store.look().holders] == [100.0, 100.0]
+    store.pass_time(99.0)
+    assert store.holders == ["1", "2"]
+    store.pass_time(1.0)
+    assert store.holders == [] and store.look().slots == 0
 
 
-def test_a_count_down_does_not_lengthen_the_leases_of_those_who_passed(desk: Desk) -> None:
-    count(desk, "1", size=1, keep=10.0)
-    at_latch(desk, "w", size=1, lease=20.0)
-    desk.pass_time(11.0)  # what was counted is forgotten, who passed has not gone on yet
-    assert desk.holders == ["w"]
-    assert isinstance(count(desk, "2", size=1), Granted)
-    assert [holder.remaining for holder in desk.look().holders] == [9.0, KEEP]
+def test_a_count_down_does_not_lengthen_the_leases_of_waiters_that_passed(store: LawStore) -> None:
+    count(store, "1", size=1, keep=10.0)
+    at_latch(store, "w", size=1, lease=20.0)
+    store.pass_time(11.0)  # the count has expired, the waiter that passed has not yet released
+    assert store.holders == ["w"]
+    assert isinstance(count(store, "2", size=1), Granted)
+    assert [holder.remaining for holder in store.look().holders] == [9.0, KEEP]
 
 
-def test_a_latch_is_no_latch_of_another_size_nor_anything_else(desk: Desk) -> None:
-    count(desk, "1")
+def test_a_latch_differs_from_one_of_another_size_and_from_other_kinds(store: LawStore) -> None:
+    count(store, "1")
     for slots, take in ((LATCH + 3, 1), (LATCH + 3, 0), (BARRIER + 2, 1), (1, 1)):
-        assert desk.claim("x", slots=slots, take=take) == Differs(LATCH + 2)
-    assert desk.holders == ["1"] and desk.waiters == []
+        assert store.claim("x", slots=slots, take=take) == Differs(LATCH + 2)
+    assert store.holders == ["1"] and store.waiters == []
 
 
-def test_a_refreshed_place_at_a_latch_stays_and_is_told_when_it_is_open(desk: Desk) -> None:
-    at_latch(desk, "w")
+def test_a_refreshed_waiter_stays_at_a_latch_and_is_served_when_it_opens(store: LawStore) -> None:
+    at_latch(store, "w")
     for _ in range(3):
-        desk.pass_time(WAITER_LEASE - 1)
-        assert isinstance(desk.renew("w"), Busy)
-    count(desk, "1")
-    count(desk, "2")
-    assert desk.served == ["w"] and isinstance(desk.renew("w"), Granted)
+        store.pass_time(WAITER_LEASE - 1)
+        assert isinstance(store.renew("w"), Busy)
+    count(store, "1")
+    count(store, "2")
+    assert store.served == ["w"] and isinstance(store.renew("w"), Granted)
 
 
-def test_who_left_a_latch_is_not_served(desk: Desk) -> None:
-    at_latch(desk, "u")
-    at_latch(desk, "w")
-    assert not desk.leave("u").crossed
-    count(desk, "1")
-    count(desk, "2")
-    assert desk.served == ["w"]
+def test_a_waiter_that_left_a_latch_is_not_served(store: LawStore) -> None:
+    at_latch(store, "u")
+    at_latch(store, "w")
+    assert not store.leave("u").crossed
+    count(store, "1")
+    count(store, "2")
+    assert store.served == ["w"]
 
 
-def test_breaking_one_count_closes_the_latch_again(desk: Desk) -> None:
-    count(desk, "1")
-    count(desk, "2")
-    assert desk.break_hold(desk.look().holders[0].fence)
-    assert isinstance(at_latch(desk, "w", wait=False), Busy)
+def test_breaking_one_count_closes_the_latch_again(store: LawStore) -> None:
+    count(store, "1")
+    count(store, "2")
+    assert store.break_hold(store.look().holders[0].fence)
+    assert isinstance(at_latch(store, "w", wait=False), Busy)
 
 
 # ---- barriers --------------------------------------------------------------------------------
 
 
-def test_parties_wait_until_they_are_enough_and_pass_together(desk: Desk) -> None:
-    assert isinstance(at_barrier(desk, "a"), Busy)
-    assert isinstance(at_barrier(desk, "b"), Busy)
-    assert desk.woken == [] and desk.waiters == ["a", "b"] and desk.holders == []
-    assert isinstance(at_barrier(desk, "c"), Granted)
-    assert desk.served == ["a", "b"] and desk.waiters == []
+def test_parties_wait_until_they_are_complete_and_pass_together(store: LawStore) -> None:
+    assert isinstance(at_barrier(store, "a"), Busy)
+    assert isinstance(at_barrier(store, "b"), Busy)
+    assert store.woken == [] and store.waiters == ["a", "b"] and store.holders == []
+    assert isinstance(at_barrier(store, "c"), Granted)
+    assert store.served == ["a", "b"] and store.waiters == []
 
 
-def test_who_is_late_to_hear_finds_that_it_passed(desk: Desk) -> None:
-    """The whole lease, not a first lease: at a barrier nobody waits for a hold to end."""
+def test_a_party_that_asks_late_finds_that_it_passed(store: LawStore) -> None:
+    """A barrier grants the whole lease, not a first lease: nobody waits for those holds to end."""
     for claim_id in "abc":
-        at_barrier(desk, claim_id)
-    assert {grant.lease for _, grant in desk.woken if grant is not None} == {LEASE}
-    desk.pass_time(LEASE - 1)
-    assert isinstance(desk.renew("a"), Granted) and isinstance(desk.claim("b"), Granted)
+        at_barrier(store, claim_id)
+    assert {grant.lease for _, grant in store.woken if grant is not None} == {LEASE}
+    store.pass_time(LEASE - 1)
+    assert isinstance(store.renew("a"), Granted) and isinstance(store.claim("b"), Granted)
 
 
-def test_a_barrier_can_be_used_again_while_those_who_passed_have_not_gone_on(desk: Desk) -> None:
+def test_a_barrier_can_be_reused_before_the_parties_that_passed_have_released(
+    store: LawStore,
+) -> None:
     for claim_id in "abc":
-        at_barrier(desk, claim_id)
-    assert isinstance(at_barrier(desk, "d"), Busy)
-    assert isinstance(at_barrier(desk, "e"), Busy)
-    assert desk.release("a") and desk.woken == []
-    assert isinstance(at_barrier(desk, "f"), Granted)
-    assert desk.served == ["d", "e"]
+        at_barrier(store, claim_id)
+    assert isinstance(at_barrier(store, "d"), Busy)
+    assert isinstance(at_barrier(store, "e"), Busy)
+    assert store.release("a") and store.woken == []
+    assert isinstance(at_barrier(store, "f"), Granted)
+    assert store.served == ["d", "e"]
 
 
-def test_an_arrival_asked_twice_is_one_party(desk: Desk) -> None:
+def test_a_repeated_arrival_is_one_party(store: LawStore) -> None:
     for _ in range(4):
-        assert isinstance(at_barrier(desk, "a"), Busy)
-    assert desk.waiters == ["a"]
+        assert isinstance(at_barrier(store, "a"), Busy)
+    assert store.waiters == ["a"]
 
 
-def test_the_last_arrival_asked_twice_has_passed(desk: Desk) -> None:
-    at_barrier(desk, "a", size=2)
-    passed = at_barrier(desk, "b", size=2)
-    assert at_barrier(desk, "b", size=2) == passed
-    assert desk.waiters == []
+def test_a_repeated_last_arrival_has_passed(store: LawStore) -> None:
+    at_barrier(store, "a", size=2)
+    passed = at_barrier(store, "b", size=2)
+    assert at_barrier(store, "b", size=2) == passed
+    assert store.waiters == []
 
 
-def test_a_party_that_left_or_died_does_not_count(desk: Desk) -> None:
-    at_barrier(desk, "a")
-    at_barrier(desk, "b")
-    assert not desk.leave("a").crossed
-    assert isinstance(at_barrier(desk, "c"), Busy)
-    desk.pass_time(WAITER_LEASE)
-    assert isinstance(at_barrier(desk, "d"), Busy) and desk.waiters == ["d"]
-    assert isinstance(desk.renew("b"), Gone)
+def test_a_party_that_left_or_died_does_not_count(store: LawStore) -> None:
+    at_barrier(store, "a")
+    at_barrier(store, "b")
+    assert not store.leave("a").crossed
+    assert isinstance(at_barrier(store, "c"), Busy)
+    store.pass_time(WAITER_LEASE)
+    assert isinstance(at_barrier(store, "d"), Busy) and store.waiters == ["d"]
+    assert isinstance(store.renew("b"), Gone)
 
 
-def test_a_party_that_left_when_it_had_passed_is_told_so_once(desk: Desk) -> None:
-    at_barrier(desk, "a", size=2)
-    at_barrier(desk, "b", size=2)
-    assert desk.leave("a").crossed
-    assert not desk.leave("a").crossed and not desk.look().crossed
-    assert desk.holders == ["b"]
+def test_leaving_a_passed_barrier_reports_the_crossed_grant_once(store: LawStore) -> None:
+    at_barrier(store, "a", size=2)
+    at_barrier(store, "b", size=2)
+    assert store.leave("a").crossed
+    assert not store.leave("a").crossed and not store.look().crossed
+    assert store.holders == ["b"]
 
 
-def test_a_party_that_asks_once_passes_only_as_the_last(desk: Desk) -> None:
-    assert isinstance(at_barrier(desk, "a", size=2, wait=False), Busy)
-    assert desk.waiters == []
-    at_barrier(desk, "a", size=2, wait=True)
-    assert isinstance(at_barrier(desk, "b", size=2, wait=False), Granted)
+def test_a_party_that_does_not_wait_passes_only_as_the_last(store: LawStore) -> None:
+    assert isinstance(at_barrier(store, "a", size=2, wait=False), Busy)
+    assert store.waiters == []
+    at_barrier(store, "a", size=2, wait=True)
+    assert isinstance(at_barrier(store, "b", size=2, wait=False), Granted)
 
 
-def test_an_unfair_party_is_counted_like_the_others(desk: Desk) -> None:
-    at_barrier(desk, "a", size=2, fair=False)
-    assert isinstance(at_barrier(desk, "b", size=2), Granted)
-    assert desk.served == ["a"]
+def test_an_unfair_party_is_counted_like_the_others(store: LawStore) -> None:
+    at_barrier(store, "a", size=2, fair=False)
+    assert isinstance(at_barrier(store, "b", size=2), Granted)
+    assert store.served == ["a"]
 
 
-def test_a_barrier_is_no_barrier_of_another_size(desk: Desk) -> None:
-    at_barrier(desk, "a")
-    assert at_barrier(desk, "b", size=2) == Differs(BARRIER + 3)
-    assert desk.waiters == ["a"]
+def test_a_barrier_differs_from_one_of_another_size(store: LawStore) -> None:
+    at_barrier(store, "a")
+    assert at_barrier(store, "b", size=2) == Differs(BARRIER + 3)
+    assert store.waiters == ["a"]

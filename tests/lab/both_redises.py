@@ -32,9 +32,9 @@ class Wire:
     def pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
         sent = b""
         for args in commands:
-            words = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
-            sent += b"*%d\r\n" % len(words)
-            sent += b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+            command = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
+            sent += b"*%d\r\n" % len(command)
+            sent += b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)
         self._socket.sendall(sent)
         return [self._reply() for _ in commands]
 

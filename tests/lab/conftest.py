@@ -10,7 +10,7 @@ import pytest
 from both_redises import Both
 from fault_endpoints import PATIENCE, Server
 
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ class Server:
     def __init__(self, family: int = socket.AF_INET, address: object = ("127.0.0.1", 0)) -> None:
         self.listener = socket.socket(family)
         self.listener.bind(address)
-        self.listener.subscribe()
+        self.listener.listen()
         self.listener.settimeout(PATIENCE)
         self.peers: list[socket.socket] = []
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from lab.miniredis import Argument
 
-Words = tuple[Argument, ...]
+Command = tuple[Argument, ...]
 
 # One key of each type, so that few commands are wasted on nothing.
-FURNISHED: list[Words] = [
+FURNISHED: list[Command] = [
     ("SET", "k1", "41"),
     ("HSET", "k2", "a", "1", "b", "x", "c", "-3"),
     ("ZADD", "k3", "0", "a", "1", "b", "1", "c", "2", "ä", "3", "\x00"),
@@ -47,10 +47,10 @@ counts = st.sampled_from(["99", "1000", "0", "-1", "x", ""])
 value = st.one_of(integer, field, st.binary(max_size=8))
 
 
-def words(*parts: str | st.SearchStrategy[object]) -> st.SearchStrategy[Words]:
+def command(*parts: str | st.SearchStrategy[object]) -> st.SearchStrategy[Command]:
     """A command of words and of strategies; what yields a tuple yields several words."""
 
-    def flat(drawn: tuple[object, ...]) -> Words:
+    def flat(drawn: tuple[object, ...]) -> Command:
         out: list[Argument] = []
         for part in drawn:
             out.extend(part) if isinstance(part, tuple) else out.append(part)
@@ -60,69 +60,71 @@ def words(*parts: str | st.SearchStrategy[object]) -> st.SearchStrategy[Words]:
     return st.tuples(*asked).map(flat)
 
 
-def some(one: st.SearchStrategy[object], most: int = 3) -> st.SearchStrategy[Words]:
+def some(one: st.SearchStrategy[object], most: int = 3) -> st.SearchStrategy[Command]:
     """From none to ``most`` of these, flat."""
 
-    def flat(drawn: list[object]) -> Words:
+    def flat(drawn: list[object]) -> Command:
         return tuple(x for part in drawn for x in (part if isinstance(part, tuple) else (part,)))
 
     return st.lists(one, max_size=most).map(flat)
 
 
 limit = (
-    words("LIMIT", integer, integer)
-    | words("LIMIT", small, small)
-    | words("LIMIT", "1", "2")
-    | words("limit", "0", "-1")
+    command("LIMIT", integer, integer)
+    | command("LIMIT", small, small)
+    | command("LIMIT", "1", "2")
+    | command("limit", "0", "-1")
 )
 ranges = st.sampled_from(["WITHSCORES", "withscores", "REV", "BYSCORE", "FOO"]) | limit
-ending = words("PX", st.sampled_from(RELATIVE)) | words("PXAT", st.sampled_from(ABSOLUTE))
+ending = command("PX", st.sampled_from(RELATIVE)) | command("PXAT", st.sampled_from(ABSOLUTE))
 setting = st.sampled_from(["NX", "XX", "GET", "KEEPTTL", "nx", "xx", "FOO", "PX"]) | ending
 
 COMMANDS = st.one_of(
-    words("PING", some(value, 2)),
-    words("EXISTS", key, some(key)),
-    words("DEL", key, some(key)),
-    words("TYPE", key),
-    words("PEXPIRE", key, st.sampled_from(RELATIVE), some(st.sampled_from(FLAGS), 2)),
-    words("PEXPIREAT", key, st.sampled_from(ABSOLUTE), some(st.sampled_from(FLAGS), 2)),
-    words("PEXPIREAT", key, st.sampled_from(ABSOLUTE[:4]), st.sampled_from(FLAGS)),
-    words("PTTL", key),
-    words("PERSIST", key),
-    words("GET", string),
-    words("SET", string, value, some(setting)),
-    words("INCR", string),
-    words("HGET", hash_, field),
-    words("HSET", hash_, some(st.tuples(field, value))),
-    words("HSET", hash_, field, value),
-    words("HSETNX", hash_, field, value),
-    words("HMGET", hash_, some(field)),
-    words("HGETALL", hash_),
-    words("HDEL", hash_, field, some(field)),
-    words("HLEN", hash_),
-    words("HEXISTS", hash_, field),
-    words("HINCRBY", hash_, field, integer),
-    words("HKEYS", hash_),
-    words("HVALS", hash_),
-    words("ZADD", zset, some(st.sampled_from(["NX", "nx"]), 1), some(st.tuples(score, field))),
-    words("ZADD", zset, score, field),
-    words("ZREM", zset, field, some(field)),
-    words("ZSCORE", zset, field),
-    words("ZCARD", zset),
-    words("ZRANGE", zset, integer, integer, some(ranges)),
-    words("ZRANGE", zset, bound, bound, "BYSCORE", some(ranges)),
-    words("ZRANGEBYSCORE", zset, bound, bound, some(ranges, 2)),
-    words("ZREVRANGEBYSCORE", zset, bound, bound, some(ranges, 2)),
-    words("ZCOUNT", zset, bound, bound),
-    words("SCAN", "0", "TYPE", st.sampled_from(["hash", "string", "ZSET", "foo"]), "COUNT", "99"),
-    words("SCAN", "0", some(words("COUNT", counts), 1), "MATCH", st.sampled_from(["k?", "*", "["])),
-    words("PUBLISH", key, value),
-    words("PUBSUB", "NUMSUB", some(key)),
-    words("FLUSHALL", some(st.sampled_from(["SYNC", "async", "x"]), 2)),
+    command("PING", some(value, 2)),
+    command("EXISTS", key, some(key)),
+    command("DEL", key, some(key)),
+    command("TYPE", key),
+    command("PEXPIRE", key, st.sampled_from(RELATIVE), some(st.sampled_from(FLAGS), 2)),
+    command("PEXPIREAT", key, st.sampled_from(ABSOLUTE), some(st.sampled_from(FLAGS), 2)),
+    command("PEXPIREAT", key, st.sampled_from(ABSOLUTE[:4]), st.sampled_from(FLAGS)),
+    command("PTTL", key),
+    command("PERSIST", key),
+    command("GET", string),
+    command("SET", string, value, some(setting)),
+    command("INCR", string),
+    command("HGET", hash_, field),
+    command("HSET", hash_, some(st.tuples(field, value))),
+    command("HSET", hash_, field, value),
+    command("HSETNX", hash_, field, value),
+    command("HMGET", hash_, some(field)),
+    command("HGETALL", hash_),
+    command("HDEL", hash_, field, some(field)),
+    command("HLEN", hash_),
+    command("HEXISTS", hash_, field),
+    command("HINCRBY", hash_, field, integer),
+    command("HKEYS", hash_),
+    command("HVALS", hash_),
+    command("ZADD", zset, some(st.sampled_from(["NX", "nx"]), 1), some(st.tuples(score, field))),
+    command("ZADD", zset, score, field),
+    command("ZREM", zset, field, some(field)),
+    command("ZSCORE", zset, field),
+    command("ZCARD", zset),
+    command("ZRANGE", zset, integer, integer, some(ranges)),
+    command("ZRANGE", zset, bound, bound, "BYSCORE", some(ranges)),
+    command("ZRANGEBYSCORE", zset, bound, bound, some(ranges, 2)),
+    command("ZREVRANGEBYSCORE", zset, bound, bound, some(ranges, 2)),
+    command("ZCOUNT", zset, bound, bound),
+    command("SCAN", "0", "TYPE", st.sampled_from(["hash", "string", "ZSET", "foo"]), "COUNT", "99"),
+    command(
+        "SCAN", "0", some(command("COUNT", counts), 1), "MATCH", st.sampled_from(["k?", "*", "["])
+    ),
+    command("PUBLISH", key, value),
+    command("PUBSUB", "NUMSUB", some(key)),
+    command("FLUSHALL", some(st.sampled_from(["SYNC", "async", "x"]), 2)),
 )
 
 
-def torn(command: Words, at: int) -> Words:
+def torn(command: Command, at: int) -> Command:
     """Sometimes a command with too few words."""
     return command[: max(1, at)] if at < 5 else command
 
@@ -131,11 +133,11 @@ MANGLED = st.builds(torn, COMMANDS, st.integers(0, 60))
 CASED = st.builds(lambda c, low: (str(c[0]).lower(), *c[1:]) if low else c, MANGLED, st.booleans())
 
 
-def lua(word: Argument) -> str:
+def lua(part: Argument) -> str:
     """A word as Lua writes it: some numbers as numbers, all else as a string, byte by byte."""
-    if isinstance(word, str) and word in ("0", "1", "-1", "2", "-0", "1.5", "1763258400123456"):
-        return word
-    raw = word if isinstance(word, bytes) else str(word).encode()
+    if isinstance(part, str) and part in ("0", "1", "-1", "2", "-0", "1.5", "1763258400123456"):
+        return part
+    raw = part if isinstance(part, bytes) else str(part).encode()
     return '"' + "".join(f"\\{byte:03d}" for byte in raw) + '"'
 
 

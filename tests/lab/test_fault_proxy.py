@@ -20,7 +20,7 @@ from fault_endpoints import (
     speaks,
 )
 
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 # -- Nothing wrong ---------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def test_a_good_network_passes_everything_on_and_counts_it(network, server, conn
     other = connect()
     assert speaks(other, server.accept())
     assert (network.connections, network.accepted) == (2, 2)
-    assert (network.bytes_up, network.bytes_down, network.dropped) == (10, 8, 0)
+    assert (network.bytes_up, network.bytes_down, network.lost_replies) == (10, 8, 0)
 
 
 def test_the_end_of_one_side_is_passed_on_and_the_other_may_go_on(network, pair):

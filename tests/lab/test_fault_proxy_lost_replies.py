@@ -13,11 +13,11 @@ def test_a_dropped_reply_is_seen_before_the_connection_is_reset(network, server,
     assert speaks(client, peer)
     network.lose_replies()
     client.sendall(b"do it")
-    assert read(peer, 5) == b"do it" and is_silent(client) and network.dropped == 0
+    assert read(peer, 5) == b"do it" and is_silent(client) and network.lost_replies == 0
     peer.sendall(b"done")
     assert is_reset(client) and is_reset(peer)
-    assert network.dropped == 1 and network.bytes_down == 4
-    assert speaks(connect(), server.accept()) and network.dropped == 1
+    assert network.lost_replies == 1 and network.bytes_down == 4
+    assert speaks(connect(), server.accept()) and network.lost_replies == 1
 
 
 def test_after_a_dropped_reply_there_may_be_silence(network, server, connect, pair):
@@ -28,7 +28,7 @@ def test_after_a_dropped_reply_there_may_be_silence(network, server, connect, pa
         assert read(peer, 5) == b"do it"
         peer.sendall(b"done")
         assert is_silent(client)
-    assert network.dropped == 1 and network.connections == 1
+    assert network.lost_replies == 1 and network.connections == 1
     assert speaks(connect(), server.accept())
     network.heal()
     assert is_reset(client) and network.connections == 1
@@ -56,10 +56,10 @@ def test_as_many_replies_are_dropped_as_asked_for(network, server, connect):
         assert read(peer, 5) == b"do it"
         peer.sendall(b"done")
         assert is_reset(client)
-    assert speaks(connect(), server.accept()) and network.dropped == 2
+    assert speaks(connect(), server.accept()) and network.lost_replies == 2
     network.lose_replies(1)
     network.lose_replies(0)
-    assert speaks(connect(), server.accept()) and network.dropped == 2
+    assert speaks(connect(), server.accept()) and network.lost_replies == 2
 
 
 def test_only_requests_that_match_lose_their_reply(network, server, connect, pair):
@@ -69,7 +69,7 @@ def test_only_requests_that_match_lose_their_reply(network, server, connect, pai
     client.sendall(b"1 EVALSHA x")
     assert read(peer, 11) == b"1 EVALSHA x"
     peer.sendall(b"done")
-    assert is_reset(client) and network.dropped == 1
+    assert is_reset(client) and network.lost_replies == 1
 
 
 def test_the_reply_to_an_older_request_is_not_dropped(network, pair):
@@ -81,11 +81,11 @@ def test_the_reply_to_an_older_request_is_not_dropped(network, pair):
     assert read(peer, 6) == b"second"
     peer.sendall(b"1")
     peer.sendall(b"2")
-    assert read(client, 2) == b"12" and network.dropped == 0
+    assert read(client, 2) == b"12" and network.lost_replies == 0
     client.sendall(b"third")
     assert read(peer, 5) == b"third"
     peer.sendall(b"3")
-    assert is_reset(client) and network.dropped == 1
+    assert is_reset(client) and network.lost_replies == 1
 
 
 @pytest.mark.parametrize("came", ["before", "after"])
@@ -106,7 +106,7 @@ def test_a_reply_that_is_late_is_not_dropped_and_the_next_one_is(network, pair, 
     network.latency = 0.0
     assert read(client, 1) == b"1" and read(peer, 6) == b"second"
     peer.sendall(b"2")
-    assert is_silent(client) and network.dropped == 1
+    assert is_silent(client) and network.lost_replies == 1
 
 
 def test_a_request_that_the_server_ends_instead_of_answering_ends(network, pair):
@@ -115,4 +115,4 @@ def test_a_request_that_the_server_ends_instead_of_answering_ends(network, pair)
     client.sendall(b"do it")
     assert read(peer, 5) == b"do it"
     peer.close()
-    assert client.recv(1) == b"" and network.dropped == 0
+    assert client.recv(1) == b"" and network.lost_replies == 0

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from fault_endpoints import A_WHILE, PATIENCE, is_reset, read, speaks
 
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 
 def test_it_serves_the_tasks_of_a_loop_and_controls_do_not_stop_it(network, server):
@@ -184,7 +184,7 @@ def test_redis_executes_and_the_reply_is_lost(far, client, redis_server, name, e
     assert client.get(name) is None
     with pytest.raises(errors.ConnectionError):
         client.incr(name)
-    assert redis_server.call("GET", name) == b"1" and far.dropped == 1
+    assert redis_server.call("GET", name) == b"1" and far.lost_replies == 1
     assert client.incr(name) == 2
 
 
@@ -192,5 +192,5 @@ def test_redis_executes_and_stays_silent(far, hasty, redis_server, name, errors)
     far.lose_replies(then="silence")
     with pytest.raises(errors.TimeoutError):
         hasty.incr(name)
-    assert redis_server.call("GET", name) == b"1" and far.dropped == 1
+    assert redis_server.call("GET", name) == b"1" and far.lost_replies == 1
     assert hasty.incr(name) == 2

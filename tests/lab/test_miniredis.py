@@ -8,7 +8,7 @@ import pytest
 from both_redises import KEYS, Both
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_commands import CASED, FURNISHED, SHAPES, Words, lua
+from random_commands import CASED, FURNISHED, SHAPES, Command, lua
 
 from lab.miniredis import MiniError
 
@@ -16,7 +16,7 @@ from lab.miniredis import MiniError
 def test_random_commands_get_the_same_replies_as_from_redis(redis_port: int) -> None:
     @settings(max_examples=400, deadline=None)
     @given(st.lists(CASED, min_size=5, max_size=40))
-    def run(commands: list[Words]) -> None:
+    def run(commands: list[Command]) -> None:
         pair = Both(redis_port)
         try:
             pair.agree(*FURNISHED, *commands)
@@ -34,7 +34,7 @@ def test_random_scripts_get_the_same_replies_as_from_redis(redis_port: int) -> N
 
     @settings(max_examples=300, deadline=None)
     @given(st.lists(lines, min_size=1, max_size=6), st.sampled_from(["out", "out[1]", "#out"]))
-    def run(scripts: list[list[tuple[str, Words]]], result: str) -> None:
+    def run(scripts: list[list[tuple[str, Command]]], result: str) -> None:
         pair = Both(redis_port)
         try:
             pair.agree(*FURNISHED)

@@ -1,4 +1,4 @@
-"""The quorum in the simulator, its fence rule explored, and mistakes that must be found."""
+"""Redlock in the simulator, its fence rule explored exhaustively, and planted bugs to detect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockfast.stores.redlock import votes, voting
 SEEDS = range(1, 13)
 
 
-def test_a_quorum_keeps_its_promises_while_nodes_hang_and_forget():
+def test_a_quorum_keeps_its_promises_while_nodes_hang_and_lose_data():
     reports = [run_quorum_seed(seed) for seed in SEEDS]
     assert [report.violations for report in reports if report.violations] == []
     assert sum(report.acquired for report in reports) > 300
@@ -34,23 +34,23 @@ def test_every_order_of_two_claims_on_three_nodes_keeps_fences_apart_and_growing
     assert found.states > 50_000 and found.grants > 1000
 
 
-def test_the_naive_fence_is_caught():
-    """The greatest of the votes, not written back."""
+def test_the_model_detects_the_naive_fence():
+    """The greatest fence of the votes, not written back."""
     assert "was given twice" in Model(naive=True).explore().violation
     assert Model(naive=True, readers=True).explore().violation
 
 
-def test_a_node_that_forgot_and_votes_at_once_is_caught():
+def test_the_model_detects_an_empty_node_that_votes_at_once():
     assert Model(marks=False, forgets=1).explore().violation
 
 
-def test_a_fence_that_is_settled_below_a_higher_one_is_caught():
-    """Readers hold it together, and two of them had the same."""
+def test_the_model_detects_a_fence_that_is_settled_below_a_higher_one():
+    """Readers share the lock, and two of them got the same fence."""
     with planted(("      if fence > last then\n", "      if true then\n")).plant():
         assert "was given twice" in Model(readers=True).explore().violation
 
 
-# ---- planted mistakes ---------------------------------------------------------------------------
+# ---- planted bugs -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -78,38 +78,38 @@ def half_is_enough() -> Iterator[None]:
 
 
 @contextmanager
-def nothing_is_taken_back() -> Iterator[None]:
-    honest = voting.undoing
-    voting.undoing = lambda claims, number, stay: honest(claims, 0, stay=stay)
+def votes_are_not_withdrawn() -> Iterator[None]:
+    honest = voting.undo_call
+    voting.undo_call = lambda claims, number, stay: honest(claims, 0, stay=stay)
     try:
         yield
     finally:
-        voting.undoing = honest
+        voting.undo_call = honest
 
 
-MISTAKES: dict[str, Callable[[], Any]] = {
+BUGS: dict[str, Callable[[], Any]] = {
     "the naive fence": naive_fence,
     "half is enough": half_is_enough,
-    "nothing is taken back": nothing_is_taken_back,
+    "votes are not withdrawn": votes_are_not_withdrawn,
     "a node without a mark votes": planted(
         (
             "if not from then\n",
             "if not from then\n  from, longest = '0', '60000000'\nend\nif false then\n",
         )
     ).plant,
-    "a node that is late votes at once": planted(
+    "a recovering node votes at once": planted(
         ("if tonumber(from) > now then", "if false then")
     ).plant,
-    "a late undo takes back what a later asking was given": planted(
-        ("if asked and tonumber(asked) <= tonumber(ARGV[1]) then", "if hold then")
+    "a late undo withdraws the vote on a later ballot": planted(
+        ("if previous and tonumber(previous) <= tonumber(ARGV[1]) then", "if hold then")
     ).plant,
-    "readers are let in beside a writer": planted(
+    "readers are admitted beside a writer": planted(
         ("if mine.take <= slots - book.taken and not must_wait", "if not must_wait")
     ).plant,
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_is_found(mistake):
-    with MISTAKES[mistake]():
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_simulator_detects_a_planted_bug(bug):
+    with BUGS[bug]():
         assert any(run_quorum_seed(seed).violations for seed in range(1, 400))

@@ -1,4 +1,4 @@
-"""What installs the real servers, and what is said where it may not."""
+"""Installation of the real servers, and the report where it is not allowed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 import run_all
 from lab.servers.programs import program
 
-ENSURE = Path(__file__).parent / "servers" / "ensure"
+ENSURE = Path(__file__).resolve().parents[2] / "lab" / "servers" / "ensure"
 
 
 def ensure(needed: str, tmp_path: Path, user: str) -> subprocess.CompletedProcess[str]:
-    """Run it on a list of our own, as if we were that user, with an apt-get that only notes."""
+    """Run `ensure` on this list as this user, with an apt-get that only records its arguments."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, does in (("id", f"echo {user}"), ("apt-get", f'echo "$@" >>{tmp_path}/asked')):
@@ -33,30 +33,30 @@ def ensure(needed: str, tmp_path: Path, user: str) -> subprocess.CompletedProces
     )
 
 
-def test_what_is_there_is_not_installed_again(tmp_path):
+def test_a_present_program_is_not_installed_again(tmp_path):
     done = ensure("# program package\nsh dash\n", tmp_path, user="0")
     assert done.returncode == 0 and done.stderr == ""
     assert not (tmp_path / "asked").exists()
 
 
-def test_without_root_it_says_what_is_missing_and_goes_on(tmp_path):
+def test_without_root_missing_packages_are_reported(tmp_path):
     done = ensure("sh dash\nno-such-server some-package\n", tmp_path, user="1000")
     assert done.returncode == 0 and "missing some-package" in done.stderr
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_jar_is_looked_for_where_java_keeps_them(tmp_path):
+def test_a_jar_is_found_in_the_folder_of_java(tmp_path):
     needed = "no-such.jar some-package\n"
-    there = next(iter(sorted(Path("/usr/share/java").glob("*.jar"))), None)
-    if there is not None:
-        needed += f"{there.name} present\n"
-        assert program(there.name) == str(there)
+    present = next(iter(sorted(Path("/usr/share/java").glob("*.jar"))), None)
+    if present is not None:
+        needed += f"{present.name} present\n"
+        assert program(present.name) == str(present)
     done = ensure(needed, tmp_path, user="1000")
     assert "missing some-package:" in done.stderr and program("no-such.jar") is None
 
 
 @pytest.mark.skipif(not glob("/usr/lib/postgresql/*/bin/postgres"), reason="not Debian's")
-def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monkeypatch):
+def test_programs_that_debian_keeps_off_the_path_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     found = program("postgres")
     assert found is not None and found.startswith("/usr/lib/postgresql/")
@@ -66,7 +66,7 @@ def test_what_debian_keeps_off_the_path_is_found_by_all_who_look(tmp_path, monke
 
 
 @pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
-def test_a_missing_server_is_said_loudly_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
+def test_a_missing_server_is_reported_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(run_all, "STAGES", [])
     monkeypatch.setattr(run_all, "missing_servers", lambda: ["some-server"])

@@ -1,4 +1,4 @@
-"""The MariaDB and PostgreSQL that tests start: ours, obedient, and nothing of them stays behind."""
+"""The MariaDB and PostgreSQL servers that tests start and stop: nothing of them is left behind."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WRITTEN = "CREATE TABLE kept (word VARCHAR(10))"
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    request.getfixturevalue(f"{request.param}_server")  # skips where there can be none
+    request.getfixturevalue(f"{request.param}_server")  # skips where the server is not installed
     return str(request.param)
 
 
 @pytest.fixture
 def new(kind: str) -> Iterator[Callable[[], Any]]:
-    """Start one of the test's own; stopped after it. Its arguments are the program's."""
+    """Start a server for this test, with arguments of the program; stop it afterwards."""
     module = import_module(f"lab.servers.{kind}_server")
     servers = []
 
@@ -67,21 +67,21 @@ def knows(server: Any) -> bool:
 
 
 @pytest.mark.parametrize("fixture", ["mariadb_server", "postgres_server"])
-def test_it_answers_on_its_port_and_on_its_socket(fixture, request):
+def test_a_server_answers_on_its_port_and_on_its_socket(fixture, request):
     server = request.getfixturevalue(fixture)
     assert rows(server, "SELECT 1") == list(server.call("SELECT 1")) == [(1,)]
     assert f"@127.0.0.1:{server.port}/" in server.url
     assert Path(f"/proc/{server.pid}").stat().st_uid != 0
 
 
-def test_the_urls_of_postgresql_are_understood_by_its_driver(postgres_server):
+def test_psycopg_accepts_the_url_of_the_server(postgres_server):
     import psycopg
 
     with psycopg.connect(postgres_server.url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_stopped_one_leaves_neither_process_nor_folder_and_starts_again(new):
+def test_a_stopped_server_leaves_neither_process_nor_folder_and_starts_again(new):
     server = new()
     write(server)
     pid, folder, port = server.pid, server.folder, server.port
@@ -92,7 +92,7 @@ def test_a_stopped_one_leaves_neither_process_nor_folder_and_starts_again(new):
     assert server.port == port and not knows(server)
 
 
-def test_a_taken_port_is_not_used(new, monkeypatch):
+def test_a_port_in_use_is_not_taken(new, monkeypatch):
     from lab.servers import own_server
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -103,12 +103,12 @@ def test_a_taken_port_is_not_used(new, monkeypatch):
         assert next(ports, None) is None
 
 
-def test_an_argument_that_it_refuses_is_named(new):
+def test_an_invalid_argument_is_named_in_the_error(new):
     with pytest.raises(RuntimeError, match=r"no.such.option"):
         new("--no-such-option=1")
 
 
-def test_a_restart_keeps_the_port_and_the_data_or_not(new):
+def test_a_restart_keeps_the_port_and_optionally_the_data(new):
     server = new()
     write(server)
     port, pid = server.port, server.pid
@@ -118,10 +118,10 @@ def test_a_restart_keeps_the_port_and_the_data_or_not(new):
     assert server.port == port and not knows(server)
 
 
-def test_what_was_committed_survives_a_kill_also_of_one_that_is_paused(new):
+def test_committed_data_survive_the_kill_of_a_paused_server(new):
     server = new()
     write(server)
-    with_session = server.connect()  # PostgreSQL has a process for it, which must end too
+    with_session = server.connect()  # its PostgreSQL backend process must end too
     server.pause()
     server.kill()
     server.start()
@@ -129,13 +129,13 @@ def test_what_was_committed_survives_a_kill_also_of_one_that_is_paused(new):
     with_session.close()
 
 
-def test_a_paused_one_does_not_answer_until_it_is_resumed_not_even_in_open_sessions(new, kind):
+def test_a_paused_server_does_not_answer_in_open_sessions_until_it_is_resumed(new, kind):
     server = new()
     connection = server.connect()
     descriptor = connection._sock.fileno() if kind == "mariadb" else connection.fileno()
     wire = socket.socket(fileno=os.dup(descriptor))
     server.pause()
-    send_question(kind, wire)
+    send_query(kind, wire)
     wire.settimeout(0.2)
     with pytest.raises(TimeoutError):
         wire.recv(1)
@@ -146,8 +146,8 @@ def test_a_paused_one_does_not_answer_until_it_is_resumed_not_even_in_open_sessi
     connection.close()
 
 
-def send_question(kind: str, wire: socket.socket) -> None:
-    """SELECT 1, as the wire has it: drivers would wait for the answer for too long."""
+def send_query(kind: str, wire: socket.socket) -> None:
+    """Send SELECT 1 in the wire protocol: a driver would wait for the reply for too long."""
     if kind == "mariadb":
         wire.sendall(b"\x09\x00\x00\x00\x03SELECT 1")
     else:
@@ -166,7 +166,7 @@ print(server.pid, server.folder, flush=True)
 @pytest.mark.parametrize(
     "ends", ["raise SystemExit", "os._exit(1)", "server.pause(); os.kill(os.getpid(), 9)"]
 )
-def test_it_ends_with_the_interpreter_however_that_ends(kind, ends):
+def test_a_server_ends_with_the_interpreter_however_that_ends(kind, ends):
     done = subprocess.run(
         [sys.executable, "-c", START.format(kind=kind, name=KINDS[kind]) + ends],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
@@ -180,8 +180,8 @@ def test_it_ends_with_the_interpreter_however_that_ends(kind, ends):
     assert not living
 
 
-def leads_into(link: Path, folder: str) -> bool:
+def leads_into(path: Path, folder: str) -> bool:
     try:
-        return os.readlink(link).startswith(folder)
+        return os.readlink(path).startswith(folder)
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""The ZooKeepers that tests start: ours, obedient, and nothing of them stays behind."""
+"""The ZooKeeper servers that tests start: start, stop, pause, restart, and clean-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from test_redis_server import PATIENCE, TESTS, is_alive, wait_until_gone
 
 
 def write(server):
-    with_client(server, lambda client: client.create("/kept", b"word"))
+    with_client(server, lambda client: client.create("/kept", b"data"))
 
 
 def knows(server):
@@ -30,17 +30,17 @@ def with_client(server, does):
         client.close()
 
 
-def test_it_answers_on_its_port_and_counts(zookeeper_server):
+def test_a_server_answers_on_its_port_and_counts_packets(zookeeper_server):
     before = int(zookeeper_server.counters()["packets_received"])
     path = "/zookeeper-server-test"
     with_client(zookeeper_server, lambda client: client.create(path, b"", ephemeral=True))
     assert int(zookeeper_server.counters()["packets_received"]) > before
-    assert zookeeper_server.mode == "standalone" and zookeeper_server.say("ruok") == "imok"
+    assert zookeeper_server.mode == "standalone" and zookeeper_server.command("ruok") == "imok"
     assert zookeeper_server.url == f"zookeeper://127.0.0.1:{zookeeper_server.port}"
 
 
-def test_a_session_ends_when_its_time_is_over(zookeeper_server):
-    """The client stands still, so its connection stays open, and says nothing."""
+def test_a_session_ends_after_its_timeout(zookeeper_server):
+    """The client is stopped, so its connection stays open and silent."""
     code = (
         "import os, signal\n"
         "from lab.servers.zookeeper_server import started\n"
@@ -59,7 +59,7 @@ def test_a_session_ends_when_its_time_is_over(zookeeper_server):
         child.wait()
 
 
-def test_a_stopped_one_leaves_neither_process_nor_folder_and_starts_again(new_zookeepers):
+def test_a_stopped_server_leaves_neither_process_nor_folder_and_starts_again(new_zookeepers):
     (server,) = new_zookeepers(1).nodes
     write(server)
     pid, folder, port = server.pid, server.folder, server.port
@@ -81,7 +81,7 @@ def test_a_taken_port_is_not_used(new_zookeepers, monkeypatch):
         assert next(ports, None) is None
 
 
-def test_a_taken_port_of_one_that_votes_is_not_used(new_zookeepers, monkeypatch):
+def test_a_taken_port_of_an_ensemble_is_not_used(new_zookeepers, monkeypatch):
     from lab.servers import own_server
 
     free = own_server._free_port
@@ -99,7 +99,7 @@ def test_a_taken_port_of_one_that_votes_is_not_used(new_zookeepers, monkeypatch)
         assert sorted(node.mode for node in group.nodes) == ["follower", "leader"]
 
 
-def test_a_setting_that_it_refuses_is_named():
+def test_an_invalid_setting_is_named_in_the_error():
     from lab.servers.zookeeper_server import ZooKeeperServer
 
     server = ZooKeeperServer(tickTime="soon")
@@ -108,12 +108,12 @@ def test_a_setting_that_it_refuses_is_named():
     server.stop()
 
 
-def test_settings_are_lines_of_its_file(new_zookeepers):
+def test_settings_are_lines_of_the_configuration_file(new_zookeepers):
     (server,) = new_zookeepers(1, maxSessionTimeout=4000, **{"4lw__commands__whitelist": "*"}).nodes
-    assert "maxSessionTimeout=4000" in server.say("conf")
+    assert "maxSessionTimeout=4000" in server.command("conf")
 
 
-def test_a_restart_keeps_the_port_and_the_data_or_not(new_zookeepers):
+def test_a_restart_keeps_the_port_and_keeps_the_data_on_request(new_zookeepers):
     (server,) = new_zookeepers(1).nodes
     write(server)
     port, pid = server.port, server.pid
@@ -123,7 +123,7 @@ def test_a_restart_keeps_the_port_and_the_data_or_not(new_zookeepers):
     assert server.port == port and not knows(server)
 
 
-def test_what_was_written_survives_a_kill_also_of_one_that_is_paused(new_zookeepers):
+def test_data_survives_a_kill_of_a_paused_server(new_zookeepers):
     (server,) = new_zookeepers(1).nodes
     write(server)
     server.pause()
@@ -132,19 +132,19 @@ def test_what_was_written_survives_a_kill_also_of_one_that_is_paused(new_zookeep
     assert knows(server)
 
 
-def test_a_paused_one_does_not_answer_until_it_is_resumed(new_zookeepers):
+def test_a_paused_server_does_not_answer_until_it_is_resumed(new_zookeepers):
     (server,) = new_zookeepers(1).nodes
     server.pause()
     with pytest.raises(TimeoutError):
-        server.say("ruok", timeout=0.2)
+        server.command("ruok", timeout=0.2)
     server.resume()
-    assert server.say("ruok") == "imok"
+    assert server.command("ruok") == "imok"
 
 
-def test_three_choose_a_leader_and_another_when_it_is_killed(new_zookeepers):
+def test_an_ensemble_elects_another_leader_when_the_first_is_killed(new_zookeepers):
     group = new_zookeepers(3)
     client = group.client()
-    client.create("/kept", b"word")
+    client.create("/kept", b"data")
     first = group.leader()
     assert sorted(node.mode for node in group.nodes) == ["follower", "follower", "leader"]
     assert first not in group.followers() and len(group.followers()) == 2
@@ -160,7 +160,7 @@ def test_three_choose_a_leader_and_another_when_it_is_killed(new_zookeepers):
     client.close()
 
 
-def test_a_restart_of_one_of_three_without_its_data_learns_them_again(new_zookeepers):
+def test_a_follower_restarted_without_data_copies_it_from_the_others(new_zookeepers):
     group = new_zookeepers(3)
     write(group)
     node = group.followers()[0]
@@ -181,7 +181,7 @@ for node in group.nodes:
 @pytest.mark.parametrize(
     "ends", ["raise SystemExit", "os._exit(1)", "node.pause(); os.kill(os.getpid(), 9)"]
 )
-def test_they_end_with_the_interpreter_however_that_ends(zookeeper_server, ends):
+def test_servers_end_with_the_interpreter_however_that_ends(zookeeper_server, ends):
     done = subprocess.run(
         [sys.executable, "-c", START + ends],
         env=os.environ | {"PYTHONPATH": str(TESTS)},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).resolve().parent.parent / "bench" / "run.py"
+RUN = Path(__file__).resolve().parents[2] / "bench" / "run.py"
 CORE = [
     "blocking: cycle",
     "blocking: cycle with a listener",

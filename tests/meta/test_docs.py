@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STORES = (
     "memory", "sqlite", "redis", "redis-sentinel", "redis-cluster", "redlock", "zookeeper",
@@ -49,6 +49,7 @@ SERVERS = {
         ),
     ),
 }
+REPOSITORY = "https://github.com/lockfast/lockfast/blob/main/"
 PARTS = ["Example", "What it offers", "How it works, and what it guarantees", "Options"]
 
 
@@ -87,7 +88,21 @@ def test_a_store_has_a_page_with_the_same_four_parts(page):
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in (*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"):
+    for page in (*PAGES, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING"))):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in target:
+            if target.startswith(REPOSITORY):
+                assert (ROOT / target.removeprefix(REPOSITORY)).exists(), f"{page.name}: {target}"
+            elif "://" not in target:
+                # A package page shows the README alone: relative links lead nowhere there.
+                assert page.name != "README.md", f"{target} is relative"
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_that_the_architecture_names_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for named in re.findall(r"`((?:src|lab|tests)/[\w/.]+)`", text):
+        assert (ROOT / named).exists(), named
+    for folder, contents in re.findall(r"^\| (`src/lockfast/stores/.*?) \| (.*) \|$", text, re.M):
+        folders = re.findall(r"`(.*?)`", folder)
+        for file in re.findall(r"`(\w+\.py|lua/)`", contents):
+            assert any((ROOT / each / file).exists() for each in folders), f"{folder}: {file}"

@@ -66,7 +66,7 @@ PROSE = {
     r"(?:a|its|their|our|no|own|whose|your) places?|places in the queue": "waiter, position",
     r"(?:stands?|standing|stood|waits?|waiting) in line": "waits in the queue",
     r"(?:who|whoever|those who) (?:waits?|asks?|gives up)": "the waiter, the caller",
-    r"homes?": "wake address",
+    r"(?:a|its|their|own|whose|the) homes?": "wake address",
     r"crowds?|crowded": "contended, contenders",
     r"lots?": "batch",
     r"seats?|desks?|doors?": "inline hold, registry, connect",
@@ -76,7 +76,7 @@ PROSE = {
     r"doubts?|doubted|doubtful": "uncertain",
     r"forsake[ns]?|forgo(?:es|ne)?|abandon(?:s|ed|ing)?|(?:see|sees|seen) off": "withdraw, discard",
     r"colours?|faces?|twins?": "sync and async, API, counterpart",
-    r"findings?": "health check",
+    r"findings": "health checks",
     r"what is there|(?:is|are|was|be) looked for|what (?:was|is) asked": "name the thing",
 }  # fmt: skip
 OPENINGS = re.compile(r"(?:What|Who|It|It's|The same)\b")

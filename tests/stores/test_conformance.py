@@ -1,4 +1,4 @@
-"""Every store and both APIs, through one set of cases."""
+"""The conformance cases on every store, through both APIs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lab.conformance import cases_for, run_case  # noqa: E402
 
 _number = itertools.count()
 
-# A store takes part with one line: how far it reaches, and how to make the URL of a fresh one, from
-# a folder and from the servers that are running. The slowest come first, for the sake of balance.
+# One line per store: the scope of its locks, and a function that makes the URL of a fresh store
+# from a folder and from the running servers. The slowest stores come first, to balance the workers.
 STORES = {
     "mariadb": ("network", lambda _, server: without_tables(server("mariadb_server")).url),
     "postgres": ("network", lambda _, server: without_tables(server("postgres_server")).url),
@@ -28,40 +28,40 @@ STORES = {
         lambda _, server: f"{server('zookeeper_server').url}/conformance-{next(_number)}",
     ),
     "cluster": ("network", lambda _, server: server("redis_cluster").emptied().url),
-    # With replicas counted, so that one run covers both.
+    # With replicas that must acknowledge, so that one run covers sentinels and replicas.
     "sentinel": (
         "network",
         lambda _, server: f"{emptied(server('redis_sentinels')).url}?replicas=1",
     ),
-    "redlock": ("network", lambda _, server: founded(emptied(server("redlock_servers"))).url),
+    "redlock": ("network", lambda _, server: initialized(emptied(server("redlock_servers"))).url),
     "redis": ("network", lambda _, server: emptied(server("redis_server")).url),
     "sqlite": ("host", lambda path, _: f"sqlite://{path}/locks.db"),
     "memory": ("process", lambda path, _: f"memory://conformance-{next(_number)}"),
 }
-# What a store does not give, as its capabilities say; that it refuses it is a case of its own.
+# Features that a store lacks according to its capabilities; a separate case checks the refusal.
 LACKS = {
     "redlock": ("arrival order", "barrier", "latch", "once_every", "permits", "semaphore"),
 }
 
 
-# To measure costs as much again as to run: the law, the core and the APIs are the same everywhere,
-# and a store's own tests measure the store.
+# Measuring coverage doubles the run time. The law, the core and the APIs are the same for every
+# store, and a store's own tests measure the store.
 MEASURED = (
     "memory-blocking", "memory-asyncio", "sqlite-blocking", "sqlite-asyncio", "redis-asyncio",
     "zookeeper-blocking", "postgres-asyncio", "mariadb-blocking", "mariadb-asyncio",
     "redlock-blocking", "redlock-asyncio",
 )  # fmt: skip
-# Of the many processes that the cases start, those of one store are measured.
+# The cases start many processes; only those of one store are measured.
 WITH_CHILDREN = "sqlite-blocking"
 
 
 @pytest.fixture(autouse=True)
 def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     measure = coverage.Coverage.current()
-    said = request.node.name
-    if f"[{WITH_CHILDREN}-" not in said:
+    test = request.node.name
+    if f"[{WITH_CHILDREN}-" not in test:
         monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
-    if measure is None or any(f"[{each}-" in said for each in MEASURED):
+    if measure is None or any(f"[{each}-" in test for each in MEASURED):
         yield
         return
     measure.stop()
@@ -69,9 +69,9 @@ def measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     measure.start()
 
 
-# Three stores are Redis in other clothes: there each case is run in one of the APIs, now this, now
-# that, unless all are asked for.
-CLOTHES = {"cluster": 0, "sentinel": 1, "redlock": 0}
+# Three stores are variants of Redis: each case runs there in one of the two APIs only, chosen by
+# the case's name, unless CONFORMANCE=all.
+REDIS_VARIANTS = {"cluster": 0, "sentinel": 1, "redlock": 0}
 ALL = os.environ.get("CONFORMANCE") == "all"
 
 
@@ -79,9 +79,9 @@ def chosen(store, across):
     pairs = list(cases_for(across, LACKS.get(store, ())))
     names = [case.name for case, _ in pairs]
     for case, api in pairs:
-        turn = (zlib.crc32(case.name.encode()) + CLOTHES.get(store, 0)) % 2
-        mine = api == ("blocking", "asyncio")[turn] or names.count(case.name) == 1
-        if ALL or store not in CLOTHES or mine:
+        choice = (zlib.crc32(case.name.encode()) + REDIS_VARIANTS.get(store, 0)) % 2
+        selected = api == ("blocking", "asyncio")[choice] or names.count(case.name) == 1
+        if ALL or store not in REDIS_VARIANTS or selected:
             yield case, api
 
 
@@ -90,9 +90,9 @@ def emptied(server):
     return server
 
 
-def founded(servers):
-    """Some cases have leases, and so budgets, that are too short to give all nodes their marks."""
-    with lockfast.connect(servers.url) as client, client.lock("the first ever"):
+def initialized(servers):
+    """Let every node set its mark: some cases have leases, and so budgets, too short for that."""
+    with lockfast.connect(servers.url) as client, client.lock("initialize"):
         return servers
 
 
@@ -105,7 +105,7 @@ def without_tables(server):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    "store, case, face",
+    "store, case, api",
     [
         pytest.param(store, case, api, id=f"{store}-{api}-{case.name}")
         for store, (across, _) in STORES.items()
@@ -117,7 +117,9 @@ def test_conformance(store, case, api, tmp_path, request):
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_store_says_how_far_it_reaches_and_what_it_refuses(store, tmp_path, request):
+def test_capabilities_name_the_scope_of_a_store_and_the_features_it_refuses(
+    store, tmp_path, request
+):
     across, fresh_url = STORES[store]
     url = fresh_url(tmp_path, request.getfixturevalue)
     with lockfast.connect(url) as client:

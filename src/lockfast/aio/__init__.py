@@ -1,6 +1,6 @@
-"""The asyncio face: the same names as `lockfast.sync`, awaited. One line per verb.
+"""The async API, for asyncio: the names of `lockfast.sync`, awaited.
 
-``async with`` cancels its body when the hold is lost, as `asyncio.timeout` would, and raises
+``async with`` cancels its body when the hold is lost, as `asyncio.timeout` does, and raises
 `HoldLost`; ``on_lost="flag"`` opts out.
 """
 

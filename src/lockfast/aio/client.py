@@ -1,4 +1,4 @@
-"""A client of one store, for asyncio."""
+"""Client of the async API."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from lockfast.aio.latches import Barrier, Latch
 from lockfast.aio.lock import Lock, ReadWriteLock
 from lockfast.aio.multi import MultiLock
 from lockfast.aio.permits import Permits, Semaphore
-from lockfast.api.client import (
-    APIS,
-    EXIT_LIMIT,
-    BaseClient,
-)
+from lockfast.api.client import APIS, EXIT_LIMIT, BaseClient
 from lockfast.api.latches import DEFAULT_KEEP, MOST_COUNT
 from lockfast.api.lock import checked_on_lost
 from lockfast.api.multi import parts_of
 from lockfast.api.permits import checked_permits
 from lockfast.api.transactions import TransactionClaim
-from lockfast.core.once import Turn, begin, finish
+from lockfast.core.once import PeriodRun, begin, finish
 from lockfast.core.terms import Terms
 from lockfast.decorators import F, Kind, OnBusy, locked_by
 from lockfast.inputs import (
@@ -42,7 +38,8 @@ from lockfast.stores import Store
 
 
 class Client(BaseClient):
-    """A client of one store, for asyncio. One per process is enough. Safe across fork."""
+    """Client of one store for asyncio. One per process is enough. Safe across fork: a child holds
+    nothing of its parent's."""
 
     api = "asyncio"
 
@@ -50,13 +47,13 @@ class Client(BaseClient):
     def on(
         cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
     ) -> Self:
-        """A client on a store that is open already."""
+        """Return a client on a store that is already open."""
         keeper_backend = store.blocking(BlockingRuntime().signal)
         backend = store.tasks(BlockingRuntime().signal)
-        # Some stores hear the bells of tasks where the keeper listens.
-        listened_by = getattr(backend, "listened_by", None)
-        if listened_by is not None:
-            listened_by(keeper_backend)
+        # Some stores receive the wake-ups of tasks on the connection where the keeper listens.
+        share_listener_of = getattr(backend, "share_listener_of", None)
+        if share_listener_of is not None:
+            share_listener_of(keeper_backend)
         return cls(
             store, TaskRuntime(), backend, keeper_backend,
             lease=lease, namespace=namespace, warn_after=warn_after,
@@ -78,17 +75,24 @@ class Client(BaseClient):
         warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> Lock:
-        """A lock on ``name``; no I/O until it is acquired.
+        """Return a lock on ``name``. No I/O until it is acquired.
 
-        ``timeout``: how long to wait (None: without end). ``lease``: none given is 30 s, renewed as
-        long as you hold it; one that is given ends it after that time unless ``renew=True``.
-        ``max_hold`` caps renewal. ``fair``: in arrival order, or whoever comes first. ``owner``:
-        who may re-enter, by default the current task. ``label``: shown to operators. ``on_lost``:
-        called with the hold, once, on the keeper's thread, if it is lost; ``"flag"``: do not
-        cancel the body of ``async with`` then, only set ``hold.lost``. ``layout="simple"`` (Redis)
-        and ``"kazoo"`` (ZooKeeper): the lock that other libraries write, to exclude them too.
-        ``warn_after``: a hold that lasts longer is logged, once, with the stack of who acquired it;
-        by default as `connect` was told.
+        - ``timeout``: seconds to wait when acquiring; None waits without limit.
+        - ``lease``: by default 30 s, renewed for as long as the lock is held. A lease that you pass
+          ends the hold after that time, unless you also pass ``renew=True``.
+        - ``max_hold``: seconds after which the hold ends, however often it was renewed.
+        - ``fair``: serve waiters in arrival order; False lets this lock overtake them.
+        - ``owner``: identity that may re-enter; by default the current task.
+        - ``label``: text shown to operators.
+        - ``on_lost``: function called once with the hold, on the keeper's thread, if it is lost; or
+          ``"flag"``, to only set ``hold.lost`` and not cancel the body of ``async with``.
+        - ``layout``: ``"simple"`` (Redis) or ``"kazoo"`` (ZooKeeper) for the lock format of other
+          libraries, to exclude their locks too.
+        - ``warn_after``: seconds after which a hold is logged once, with the stack of its holder;
+          by default the value passed to `connect`.
+
+        Raises `ConfigurationError` for an invalid option, `Unsupported` for one that this store
+        does not offer.
         """
         return self._lock(
             Lock, name, timeout, lease, renew, max_hold, fair, owner, label, on_lost, layout,
@@ -110,8 +114,10 @@ class Client(BaseClient):
         warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> ReadWriteLock:
-        """A read-write lock: ``.read()`` and ``.write()`` are locks, with the keywords of `lock`.
-        Many readers or one writer, in the order of arrival."""
+        """Return a read-write lock: many readers or one writer, in arrival order. No I/O.
+
+        ``.read()`` and ``.write()`` are locks with the options of `lock`.
+        """
         terms = self._terms(
             "rwlock()", name, lease, renew, max_hold, fair, owner, label, foreign,
             warn_after=warn_after,
@@ -133,8 +139,11 @@ class Client(BaseClient):
         warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> Semaphore:
-        """A semaphore of so many permits, with the keywords of `lock`. A holder that dies gives its
-        permits back when its lease ends. The same name with another number is an error."""
+        """Return a semaphore of ``permits`` permits, with the options of `lock`. No I/O.
+
+        The permits of a dead holder become free when its lease ends. Acquiring the same name with
+        another number of permits raises `ConfigurationError`.
+        """
         self._refuse_unless_offered("semaphore")
         terms = self._terms(
             "semaphore()", name, lease, renew, max_hold, fair, None, label, foreign,
@@ -153,8 +162,11 @@ class Client(BaseClient):
         label: str = "",
         **foreign: Never,
     ) -> Permits:
-        """Permits that expire, each with an id of its own: any process that knows the id can renew
-        or release it. ``lease`` (30 s) is how long one lasts."""
+        """Return a pool of expirable permits, each with an id and a lease of its own. No I/O.
+
+        Any process that knows the id can renew or release the permit. A permit ends ``lease``
+        seconds (default: 30) after it was acquired or last renewed.
+        """
         self._refuse_unless_offered("permits")
         seconds = self.lease if lease is None else lease
         terms = self._terms("permits()", name, seconds, False, None, fair, None, label, foreign)
@@ -175,8 +187,11 @@ class Client(BaseClient):
         warn_after: Seconds | None = None,
         **foreign: Never,
     ) -> MultiLock:
-        """Several names as one lock: all or nothing. Names of this client, with the keywords of
-        `lock`, and locks of any client, which keep their own terms."""
+        """Return a lock on several names, acquired all or not at all. No I/O.
+
+        Names belong to this client and get the options passed here; locks may belong to any client
+        of the async API and keep their own options.
+        """
 
         def terms_of(name: str) -> Terms:
             return self._terms(
@@ -196,20 +211,22 @@ class Client(BaseClient):
         advisory: bool = False,
         **foreign: Never,
     ) -> TransactionClaim:
-        """Lock ``name`` in your own open transaction: ``await`` it, or ``async with``.
+        """Lock ``name`` in your own open transaction: ``await`` the result, or ``async with`` it.
 
-        ``connection`` has that transaction: one of asyncmy or psycopg, or SQLAlchemy connection or
-        session. The lock ends with it, by commit, rollback or a lost connection, and not before: a
-        block ends nothing. No lease can run out: with the data in the same database it is the
-        safest lock there is. It excludes other transaction locks of this name, not `lock` and its
-        kind (refused where it is noticed), and is refused in autocommit, where it would end at
-        once. ``advisory`` (PostgreSQL): without a row of ours.
+        ``connection`` is the one with the open transaction: of asyncmy or psycopg, or a SQLAlchemy
+        connection or session. The lock ends with the transaction, by commit, rollback or a lost
+        connection, and not earlier: leaving an ``async with`` block releases nothing. There is no
+        lease that could run out, so for data in the same database this is the safest lock. It
+        excludes other transaction locks of the name, but not `lock` and the like (mixing both is
+        refused where it is detected), and is refused in autocommit mode, where it would end at
+        once. ``advisory=True`` (PostgreSQL) uses an advisory lock instead of a row.
 
-        Waits at most ``timeout`` seconds, then `AcquireTimeout`; your transaction is as it was.
-        `WouldDeadlock` and `StaleSnapshot`: roll back, and do it all again.
+        Waits for at most ``timeout`` seconds, then raises `AcquireTimeout` and leaves your
+        transaction as it was. After `WouldDeadlock` or `StaleSnapshot`, roll back and run the
+        whole transaction again.
         """
-        shown, taking = self._transaction(name, connection, timeout, advisory, foreign)
-        return TransactionClaim(shown, taking)
+        shown, fence = self._transaction(name, connection, timeout, advisory, foreign)
+        return TransactionClaim(shown, fence)
 
     def latch(
         self,
@@ -220,16 +237,18 @@ class Client(BaseClient):
         label: str = "",
         **foreign: Never,
     ) -> Latch:
-        """A latch that opens when it was counted down ``count`` times. What is counted is forgotten
-        ``keep`` seconds after the last count-down (a day)."""
+        """Return a latch that opens after ``count`` count-downs. No I/O.
+
+        The store forgets the latch ``keep`` seconds (default: a day) after the last count-down.
+        """
         self._refuse_unless_offered("latch")
         terms = self._terms("latch()", name, None, None, None, True, None, label, foreign)
         size = checked_number("count", count, MOST_COUNT)
-        gate = terms._replace(slots=LATCH + size, take=0)
-        return Latch(self, gate, checked_lease(keep, what="keep"), size)
+        terms = terms._replace(slots=LATCH + size, take=0)
+        return Latch(self, terms, checked_lease(keep, what="keep"), size)
 
     def barrier(self, name: str, parties: int, *, label: str = "", **foreign: Never) -> Barrier:
-        """A barrier at which ``parties`` wait for each other, again and again."""
+        """Return a reusable barrier where ``parties`` parties wait for each other. No I/O."""
         self._refuse_unless_offered("barrier")
         terms = self._terms("barrier()", name, None, None, None, True, None, label, foreign)
         size = checked_number("parties", parties, MOST_COUNT)
@@ -245,11 +264,14 @@ class Client(BaseClient):
         on_lost: object = None,
         **foreign: Never,
     ) -> Election:
-        """An election: one leader at a time. ``metadata`` is what others learn of us while we lead
-        (an address, say). ``on_gained`` is called with the hold when we begin to lead, ``on_lost``
-        if we lose it."""
+        """Return an election: one leader at a time. No I/O.
+
+        ``metadata`` is text that other processes see while this one leads (its address, say).
+        ``on_gained`` is called with the hold when this process becomes the leader, ``on_lost`` if
+        it loses the lead.
+        """
         terms = self._terms("election()", name, lease, True, None, True, None, "", foreign)
-        # A lead is meant to last: nobody is warned of it.
+        # A lead is meant to last, so it is never logged as too long.
         terms = terms._replace(label=checked_metadata(metadata), warn_after=None)
         return Election(self, terms, on_gained, self._on_lost(on_lost))
 
@@ -262,25 +284,28 @@ class Client(BaseClient):
         at_most: Seconds | str | None = None,
         label: str = "",
     ) -> Callable[[F], F]:
-        """A decorator: of all processes that call it, one runs per ``period`` (seconds, or text as
-        "5m", "1h30m"); for the others it returns None at once. Periods are counted on the store's
-        clock. Nobody runs again before ``at_least`` has passed since the last run began, though a
-        new period has begun; a run that lasts longer than ``at_most`` loses its turn. ``name`` is
-        the function's, unless it is given. Works on ``def`` and ``async def``."""
+        """Return a decorator: of all processes that call the function, one runs it per ``period``.
+
+        In the others the call returns None without waiting. ``period`` is in seconds, or text such
+        as "5m" or "1h30m"; periods are counted on the store's clock. ``at_least``: no process runs
+        it again until that long after the last run began, even in a new period. ``at_most``: a run
+        that lasts longer loses its hold, and another process may run. ``name`` defaults to the
+        function's qualified name. Works on ``def`` and ``async def``.
+        """
         self._refuse_unless_offered("once_every")
         return once_every_by(lambda: self, period, name, at_least, at_most, label)
 
     def _on_lost(self, on_lost: object) -> object:
         return None if on_lost is None else checked_on_lost(on_lost, ("flag",))
 
-    async def _begin_turn(
+    async def _begin_run(
         self, terms: Terms, period: float, at_least: float
-    ) -> tuple[Hold, Turn] | None:
-        turn = await begin(self.core, terms, period, at_least)
-        return None if turn is None else (Hold(self, turn[0]), turn)
+    ) -> tuple[Hold, PeriodRun] | None:
+        period_run = await begin(self.core, terms, period, at_least)
+        return None if period_run is None else (Hold(self, period_run[0]), period_run)
 
-    async def _finish_turn(self, turn: Turn) -> None:
-        await finish(self.core, turn)
+    async def _finish_run(self, period_run: PeriodRun) -> None:
+        await finish(self.core, period_run)
 
     def locked(
         self,
@@ -292,22 +317,19 @@ class Client(BaseClient):
         semaphore: int | None = None,
         **terms: Any,
     ) -> Callable[[F], F]:
-        """A decorator: one call at a time per name that the key expression makes of the arguments.
+        """Return a decorator: one call at a time per lock name, computed from the arguments.
 
-        ``on_busy="skip"`` returns None instead of raising `AcquireTimeout` (at once if no timeout
-        is given). ``kind="read"`` or ``"write"`` takes that half of a read-write lock,
-        ``semaphore=5`` a permit of such a semaphore. Works on ``def`` and ``async def``; a wrong
-        expression fails here, at import.
+        ``key`` is a template such as ``"orders:{order.id}"``, or a function with the same
+        parameters. ``on_busy="skip"`` returns None instead of raising `AcquireTimeout` (without
+        waiting if no timeout is passed). ``kind="read"`` or ``"write"`` takes that half of a
+        read-write lock, ``semaphore=5`` one permit of a semaphore of five. Other keywords are the
+        options of `lock`. Works on ``def`` and ``async def``; a mistake in the key or an option
+        raises `ConfigurationError` at decoration.
         """
         return locked_by(
-            lambda: self,
-            key,
-            prefix=prefix,
-            on_busy=on_busy,
-            kind=kind,
-            semaphore=semaphore,
+            lambda: self, key, prefix=prefix, on_busy=on_busy, kind=kind, semaphore=semaphore,
             terms=terms,
-        )
+        )  # fmt: skip
 
     async def attach(
         self,
@@ -320,7 +342,11 @@ class Client(BaseClient):
         label: str = "",
         **foreign: Never,
     ) -> Hold:
-        """Take over a hold that another process detached; same fence. `NotHeld` if it ended."""
+        """Take over a hold that another process detached, under the same fence.
+
+        ``detached`` is the text that ``hold.detach()`` returned. One round trip. Raises `NotHeld`
+        if the hold has ended meanwhile, `BackendError` if the store does not answer.
+        """
         known = ("renew", "max_hold", "owner", "label")
         terms = self._terms(
             "attach()", name, None, renew, max_hold, True, owner, label, foreign, None, known
@@ -329,25 +355,31 @@ class Client(BaseClient):
         return Hold(self, held, take=held.claim.take)
 
     async def inspect(self, name: str) -> Snapshot:
-        """Who holds it, since when, and who waits, in order."""
-        return self._shown(await self.core.inspect(self._full(name)))
+        """Return the holders of ``name`` and its waiters, in queue order. One round trip."""
+        return self._without_namespace(await self.core.inspect(self._full(name)))
 
     async def names(self, prefix: str = "") -> list[str]:
-        """The names that are held or waited for now, sorted."""
+        """Return the names that are held or waited for now and start with ``prefix``, sorted."""
         return self._bare_names(await self.core.names(f"{self.namespace}:{prefix}"))
 
     async def break_hold(self, name: str, fence: int) -> bool:
-        """End somebody's hold, if it still has this fence; it is told that it is lost. For
-        operators: a holder that is alive goes on until it hears of it."""
+        """End the hold with this fence, of any process; return False if it had already ended.
+
+        For operators. A live holder learns of the loss at its next renewal and keeps working until
+        then, so its resource must check fences.
+        """
         return await self.core.break_hold(self._full(name), fence)
 
     async def close(self) -> None:
-        """Give back everything and stop. Locks of this client cannot be acquired any more."""
+        """Release all holds and disconnect; locks of this client can no longer be acquired.
+
+        Takes at most about a second: a hold whose release gets no answer ends with its lease.
+        """
         await self.core.close(self._backend, EXIT_LIMIT)
         self._close_counterparts()
         self._backend.close()
         self._keeper_backend.close()
-        await asyncio.sleep(0)  # what was closed is let go of in the loop's next turn
+        await asyncio.sleep(0)  # the loop drops closed transports in its next iteration
 
     async def __aenter__(self) -> Self:
         return self

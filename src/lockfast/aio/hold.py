@@ -1,4 +1,4 @@
-"""A hold, for asyncio, and the body that is cancelled when it is lost."""
+"""Hold of the async API, and the block that is cancelled when the hold is lost."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lockfast.inputs import Seconds, checked_timeout
 
 
 class Body:
-    """What is held in the body of an ``async with``, which is cancelled if that is lost meanwhile.
+    """Body of an ``async with`` block, cancelled if its hold is lost meanwhile.
 
-    The cancellation is ours only if the task was not cancelled by somebody else as well: then that
-    one goes on, as the rules of `asyncio.Task.uncancel` ask.
+    If somebody else cancelled the task as well, that cancellation goes on, as the rules of
+    `asyncio.Task.uncancel` require.
     """
 
     if not TYPE_CHECKING:
-        __slots__ = ()  # what is held has slots for what follows
-    _task: asyncio.Task[Any] | None  # of which the body is; None: it is not to be cancelled
+        __slots__ = ()  # the subclasses have slots for these attributes
+    _task: asyncio.Task[Any] | None  # the task that runs the body; None: do not cancel it
     _cancelling: int
     _cancelled: bool
 
@@ -32,19 +32,20 @@ class Body:
         def _is_lost(self) -> bool: ...
 
     def _open(self, task: asyncio.Task[Any] | None) -> None:
-        assert task is not None, "a body runs in a task"
+        assert task is not None, "async with needs a running task"
         self._task = task
         self._cancelling = task.cancelling()
         self._cancelled = False
 
     def _stop(self) -> None:
-        """It has ended, maybe without us. On any thread, and maybe more than once."""
+        """Cancel the body if the hold is lost. Called when the hold ends, on any thread, perhaps
+        twice."""
         task = self._task
         if task is not None and self._is_lost():
             try:
                 task.get_loop().call_soon_threadsafe(self._cancel)
             except RuntimeError:
-                pass  # the loop is closed, and the body with it
+                pass  # the loop is closed, so the body is over
 
     def _cancel(self) -> None:
         if self._task is not None and not self._cancelled:
@@ -52,7 +53,7 @@ class Body:
             self._task.cancel("lockfast: the hold is lost")
 
     def _close(self, error: BaseException | None) -> BaseException | None:
-        """What the body raised, without a cancellation that was ours alone."""
+        """Return the body's exception, or None if it is a cancellation of ours alone."""
         task, self._task = self._task, None
         if self._cancelled and task is not None and task.uncancel() <= self._cancelling:
             return None if isinstance(error, asyncio.CancelledError) else error
@@ -64,23 +65,33 @@ class Hold(BaseHold, Body):
     __slots__ = ("_cancelled", "_cancelling", "_task")
 
     async def release(self) -> None:
-        """Give it back, from any task. `HoldLost` if it had ended before, `NotHeld` if it was
-        released already, `BackendError` if the outcome is unknown."""
+        """Release the hold, from any task.
+
+        Raises `HoldLost` if the hold had already ended, `NotHeld` if it was already released, and
+        `BackendError` if the store did not answer: then the outcome is unknown, and the hold ends
+        with its lease at the latest. A cancelled release is still sent to the store.
+        """
         rest = self._client.core.release_soon(self._held, self._take)
         if rest is not None:
             await rest
 
     async def renew(self, *, lease: Seconds | None = None) -> None:
-        """Extend it by hand, to ``lease`` seconds from now. `HoldLost` if it has ended."""
+        """Extend the hold now, to ``lease`` seconds from now (default: its lease). One round trip.
+
+        Raises `HoldLost` if the hold has ended, `BackendError` if the store does not answer.
+        """
         await self._client.core.renew(self._held, lease_or_none(lease))
 
     async def wait_lost(self, timeout: Seconds | None = None) -> bool:
-        """Wait until it is lost (True), or until it is released or the time is over (False)."""
+        """Wait until the hold is lost (True), or is released or ``timeout`` is over (False)."""
         return await self._client.core.wait_lost(self._held, checked_timeout(timeout))
 
     async def detach(self) -> str:
-        """Stop keeping it and get a secret text with which ``client.attach(name, text)`` takes it
-        over, in any process, before its lease ends."""
+        """Stop renewing the hold, and return a secret text for ``client.attach(name, text)``.
+
+        Any process may attach it before the lease ends. Raises `HoldLost` if the hold has ended,
+        `NotHeld` inside a re-entered block.
+        """
         return await self._client.core.detach(self._held)
 
     async def __aenter__(self) -> Self:
@@ -88,18 +99,18 @@ class Hold(BaseHold, Body):
         return self
 
     def _enter(self, task: asyncio.Task[Any] | None) -> None:
-        """A block of this task begins: it is cancelled if the hold is lost. The outermost one does
-        that; what is inside is cancelled with it."""
+        """Begin a block of this task, to be cancelled if the hold is lost. Only the outermost block
+        registers for that; inner blocks are cancelled with it."""
         held = self._held
         if self._on_lost == "flag":
             self._task = None
-        elif held.owner is not task:  # and others may enter it, too
+        elif held.owner is not task:  # a custom owner: other tasks may enter the hold too
             self._open(task)
             self._client.core.ledger.on_end(held, self._stop)
         elif held.count == 1:
             self._open(task)
             held.stop_body = self._stop
-            if held.state is not HELD:  # before it could be told
+            if held.state is not HELD:  # the hold ended before stop_body was set
                 self._stop()
         else:
             self._task = None
@@ -110,8 +121,9 @@ class Hold(BaseHold, Body):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
-        """Give it back, unless it was detached. The body's exception comes first; what went wrong
-        with the release is attached to it. A body that we cancelled ends in `HoldLost`."""
+        """Release the hold, unless it was detached. An exception of the body takes precedence; an
+        error of the release is attached to it as a note. A body that was cancelled because the hold
+        was lost ends in `HoldLost`."""
         raised, held, task = error, self._held, self._task
         if task is not None:
             if held.owner is task:
@@ -138,4 +150,4 @@ class Hold(BaseHold, Body):
 
 
 async def _nothing() -> None:
-    """Nothing is left to do."""
+    """Do nothing: the result of `__aexit__` when there is nothing to release."""

@@ -1,51 +1,60 @@
-"""A latch and a barrier, for asyncio."""
+"""Latch and barrier of the async API."""
 
 from __future__ import annotations
 
-from lockfast.api.latches import BaseLatch
+from lockfast.api.latches import BaseLatchOrBarrier
 from lockfast.core.latches import count_down, pass_through, remaining, waiting
 from lockfast.inputs import Seconds, checked_timeout
 
 
-class Latch(BaseLatch):
-    """A count-down latch: closed until it was counted down so many times, then open. One that
-    nobody has touched is closed. What is counted stays, whatever becomes of the process that
-    counted, until it is forgotten ``keep`` seconds after the last count-down: use a new name each
-    time."""
+class Latch(BaseLatchOrBarrier):
+    """A count-down latch: closed until it was counted down ``count`` times, then open.
+
+    A new latch is closed. A count-down stays even if the process that made it dies, until the store
+    forgets the latch, ``keep`` seconds after the last count-down. Use a new name each time.
+    """
 
     @property
     def count(self) -> int:
-        """How many times it has to be counted down in all."""
+        """Number of count-downs that open the latch."""
         return self._size
 
     async def count_down(self) -> bool:
-        """Count it down by one, and let those who wait through if it was the last. False: it was
-        open already. Counted once, also if the store's answer gets lost."""
+        """Count down by one; the last count-down wakes all waiters. False if it was already open.
+
+        Counts exactly once, even if the store's reply is lost and the request is repeated. Raises
+        `BackendError` if the store does not answer at all.
+        """
         return await count_down(self._client.core, self._counting())
 
     async def wait(self, timeout: Seconds | None = None) -> bool:
-        """Wait until it is open (True), or the time is over (False)."""
+        """Wait until the latch is open (True), or ``timeout`` seconds are over (False)."""
         return await pass_through(self._client.core, self._waiting(), checked_timeout(timeout))
 
     async def remaining(self) -> int:
-        """How many count-downs are missing; 0: it is open. One round trip."""
+        """Return the number of missing count-downs; 0 means open. One round trip."""
         return await remaining(self._client.core, self._terms)
 
 
-class Barrier(BaseLatch):
-    """A barrier: so many parties wait for each other, and go on together. It can be used again at
-    once. A party that dies while it waits leaves within seconds."""
+class Barrier(BaseLatchOrBarrier):
+    """A barrier: ``parties`` parties wait for each other and continue together.
+
+    The barrier can be used again immediately. A party that dies while it waits leaves the barrier
+    within seconds.
+    """
 
     @property
     def parties(self) -> int:
-        """How many have to come."""
+        """Number of parties that must arrive."""
         return self._size
 
     async def wait(self, timeout: Seconds | None = None) -> bool:
-        """Wait until all have come (True), or the time is over (False): then this party has left,
-        and the others wait for another."""
+        """Wait until all parties have arrived (True), or ``timeout`` seconds are over (False).
+
+        After a timeout or a cancellation this party has left, and the others wait for another one.
+        """
         return await pass_through(self._client.core, self._waiting(), checked_timeout(timeout))
 
     async def waiting(self) -> int:
-        """How many wait there now. One round trip."""
+        """Return the number of parties that are waiting now. One round trip."""
         return await waiting(self._client.core, self._terms)

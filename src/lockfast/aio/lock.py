@@ -1,4 +1,4 @@
-"""A lock and a read-write lock, for asyncio."""
+"""Lock and read-write lock of the async API."""
 
 from __future__ import annotations
 
@@ -19,19 +19,25 @@ class Lock(BaseLock[Hold]):
     async def acquire(
         self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
     ) -> Hold:
-        """A hold, or `AcquireTimeout` that names the holder. Waits ``timeout`` seconds in all (0:
-        asks once; None: without end), by default as the lock was told. Re-entry costs nothing.
-        A cancelled acquire leaves nothing behind."""
+        """Acquire the lock and return the hold.
+
+        Waits for at most ``timeout`` seconds in total (0: try once; None: without limit); the
+        default is the timeout of the lock. Re-entry by the same owner needs no round trip. A
+        cancelled acquire leaves neither a hold nor a waiter behind.
+
+        Raises `AcquireTimeout`, which names the holder; `HoldLost` if this owner's outer hold is
+        lost; `BackendError` if the store does not answer.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        return await self._client.core.acquire_soon(self._terms, wait_for, self._made)
+        return await self._client.core.acquire_soon(self._terms, wait_for, self._new_hold)
 
-    def _made(self, held: Held) -> Hold:
+    def _new_hold(self, held: Held) -> Hold:
         return Hold(self._client, held, self._on_lost, self._terms.take)
 
-    def _begun(self, held: Held, hold: Hold | None = None) -> Hold:
-        """The same, and a block of the current task begins with it."""
+    def _enter_block(self, held: Held, hold: Hold | None = None) -> Hold:
+        """Create the hold, if needed, and begin a block of the current task with it."""
         if hold is None:
             hold = Hold(self._client, held, self._on_lost, self._terms.take)
         owner = held.owner
@@ -43,24 +49,30 @@ class Lock(BaseLock[Hold]):
         return hold
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
-        """A hold, or None: at once, or after waiting ``timeout`` seconds."""
+        """Acquire within ``timeout`` seconds (0: try once) and return the hold, or else None.
+
+        Raises `BackendError` if the store does not answer.
+        """
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await self._client.core.attempt(self._terms, checked_timeout(timeout))
-        return self._made(held) if isinstance(held, Held) else None
+        return self._new_hold(held) if isinstance(held, Held) else None
 
     async def release(self) -> None:
-        """Give back the current owner's hold, one step, as `threading.RLock` does."""
+        """Release the current owner's hold, one level of re-entry, as `threading.RLock` does.
+
+        Raises as `Hold.release` does; `NotHeld` if the current owner does not hold the lock.
+        """
         core = self._client.core
         await core.release(core.find(self._terms), self._terms.take)
 
     async def locked(self) -> bool:
-        """Does anybody hold it? One round trip, and old news when it arrives."""
+        """Return True if anybody holds the lock. One round trip; may be outdated on arrival."""
         terms = self._terms
         return bool((await self._client.core.inspect(terms.name, terms.layout)).holders)
 
     def __aenter__(self) -> Coroutine[Any, Any, Hold]:
-        return self._client.core.acquire_soon(self._terms, self._timeout, self._begun)
+        return self._client.core.acquire_soon(self._terms, self._timeout, self._enter_block)
 
     def __aexit__(
         self,
@@ -78,11 +90,13 @@ class ReadWriteLock(BaseReadWriteLock):
     __doc__ = BaseReadWriteLock.__doc__
 
     def read(self) -> Lock:
-        """The reading half, a lock: many may hold it at once, and nobody writes meanwhile."""
+        """Return the read lock: many readers may hold it at once, and no writer meanwhile."""
         return Lock(self._client, self._reading(), self._timeout, self._on_lost)
 
     def write(self) -> Lock:
-        """The writing half, a lock: whoever holds it is alone. It may also read, and goes on
-        reading when it releases the write hold first. A reader cannot ask to write: it would wait
-        for itself, and gets `WouldDeadlock`."""
+        """Return the write lock: its holder excludes all readers and other writers.
+
+        A writer may also read, and remains a reader if it releases the write hold first. A reader
+        that asks to write would wait for itself, and gets `WouldDeadlock`.
+        """
         return Lock(self._client, self._writing(), self._timeout, self._on_lost)

@@ -1,4 +1,4 @@
-"""A multi-lock, for asyncio."""
+"""Multi-lock of the async API."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ class MultiHold(BaseMultiHold, Body):
     __slots__ = ("_cancelled", "_cancelling", "_task")
 
     async def release(self) -> None:
-        """Give all of them back, from any task. `HoldLost` if one had ended before, `NotHeld` if
-        they were released already, `BackendError` if an outcome is unknown; in any case all that
-        can be released is."""
+        """Release all holds, from any task.
+
+        Raises `HoldLost` if one had already ended, `NotHeld` if they were already released,
+        `BackendError` if an outcome is unknown; the others are released in any case.
+        """
         try:
             for error in await release_all(self._entries):
                 raise error
         finally:
-            self._tell_no_more()
+            self._stop_notifying()
 
     async def renew(self, *, lease: Seconds | None = None) -> None:
-        """Extend all by hand, to ``lease`` seconds from now. `HoldLost` if one has ended."""
+        """Extend all holds to ``lease`` seconds from now. Raises `HoldLost` if one has ended."""
         await renew_all(self._pairs, lease_or_none(lease))
 
     async def wait_lost(self, timeout: Seconds | None = None) -> bool:
-        """Wait until one is lost (True), or until they are released or the time is over."""
+        """Wait until one hold is lost (True), or they are released or time is over (False)."""
         return await wait_lost(self._pairs, checked_timeout(timeout))
 
     async def __aenter__(self) -> Self:
@@ -52,8 +54,9 @@ class MultiHold(BaseMultiHold, Body):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give all back. The body's exception comes first; what went wrong with the release is
-        attached to it. A body that we cancelled ends in `HoldLost`."""
+        """Release all holds. An exception of the body takes precedence; an error of the release is
+        attached to it as a note. A body that was cancelled because a hold was lost ends in
+        `HoldLost`."""
         raised = error
         if self._task is not None:
             for core, held in self._pairs:
@@ -73,8 +76,12 @@ class MultiLock(BaseMultiLock[MultiHold]):
     async def acquire(
         self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
     ) -> MultiHold:
-        """All of them, or `AcquireTimeout` that names the first that was in the way and its holder.
-        Waits ``timeout`` seconds in all."""
+        """Acquire all names and return one hold for them.
+
+        Waits for at most ``timeout`` seconds in total; the default is the timeout of the lock.
+        Raises `AcquireTimeout`, which shows the first name that was not free and its holder. A
+        failed or cancelled acquire leaves nothing behind.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
@@ -84,7 +91,7 @@ class MultiLock(BaseMultiLock[MultiHold]):
         return MultiHold(self._entries(held), self._on_lost)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> MultiHold | None:
-        """All of them, or None: at once, or after waiting ``timeout`` seconds in all."""
+        """Acquire all names within ``timeout`` seconds (0: try once); return the hold, or None."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await attempt_all(self._parts, checked_timeout(timeout))

@@ -1,4 +1,4 @@
-"""A semaphore and expirable permits, for asyncio."""
+"""Semaphore and expirable permits of the async API."""
 
 from __future__ import annotations
 
@@ -19,38 +19,46 @@ class Semaphore(BaseSemaphore[Hold]):
     async def acquire(
         self, permits: int = 1, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
     ) -> Hold:
-        """So many permits at once, as one hold; or `AcquireTimeout` that names a holder."""
+        """Acquire ``permits`` permits at once and return one hold for them.
+
+        Waits for at most ``timeout`` seconds in total; default: the timeout of the semaphore.
+        Raises `AcquireTimeout`, which names a holder, and `BackendError` if the store does not
+        answer. A cancelled acquire leaves neither a hold nor a waiter behind.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
         client, terms = self._client, self._taking(permits)
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        return await client.core.acquire_soon(terms, wait_for, self._made)
+        return await client.core.acquire_soon(terms, wait_for, self._new_hold)
 
-    def _made(self, held: Held) -> Hold:
+    def _new_hold(self, held: Held) -> Hold:
         return Hold(self._client, held, self._on_lost)
 
     async def try_acquire(
         self, permits: int = 1, *, timeout: Seconds = 0, **foreign: Never
     ) -> Hold | None:
-        """A hold of so many permits, or None: at once, or after waiting ``timeout`` seconds."""
+        """Acquire permits within ``timeout`` seconds (0: try once) and return the hold, or None."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await self._client.core.attempt(self._taking(permits), checked_timeout(timeout))
-        return self._made(held) if isinstance(held, Held) else None
+        return self._new_hold(held) if isinstance(held, Held) else None
 
     async def available(self) -> int:
-        """How many permits are free. One round trip, and old news when it arrives."""
+        """Return the number of free permits. One round trip; may be outdated on arrival."""
         used, size = await in_use(self._client.core, self._terms)
         return max(size - used, 0)
 
     async def in_use(self) -> int:
-        """How many permits are held. One round trip, and old news when it arrives."""
+        """Return the number of held permits. One round trip; may be outdated on arrival."""
         return (await in_use(self._client.core, self._terms))[0]
 
     async def resize(self, permits: int) -> None:
-        """Another number of permits, for this object and for all who hold or wait now. Who holds
-        more than there are goes on. Nothing is remembered when nobody holds it or waits: use the
-        new number everywhere; whoever still says the old one gets an error that shows both."""
+        """Change the number of permits, for this object and for all current holders and waiters.
+
+        Existing holds stay, even if there are now more than ``permits``. The store remembers the
+        number only while somebody holds a permit or waits: change it in every program. A program
+        that still uses the old number gets a `ConfigurationError` that shows both.
+        """
         size = checked_permits(permits)
         await resize(self._client.core, self._terms, size)
         self._terms = self._terms._replace(slots=size)
@@ -70,8 +78,11 @@ class Semaphore(BaseSemaphore[Hold]):
 
 
 class Permits(BasePermits):
-    """Permits that expire: each has an id and a lease of its own, belongs to whoever knows the id,
-    and ends with its lease, whatever becomes of the process that took it. Nobody renews it."""
+    """Expirable permits: each has an id and a lease, and belongs to whoever knows the id.
+
+    A permit ends with its lease unless `renew` is called; nothing renews it automatically, and the
+    end of the process that acquired it does not end it.
+    """
 
     async def acquire(
         self,
@@ -80,7 +91,11 @@ class Permits(BasePermits):
         lease: Seconds | None = None,
         **foreign: Never,
     ) -> str:
-        """A permit's id, or `AcquireTimeout` that names a holder. The id is a secret."""
+        """Acquire a permit and return its id, which is a secret.
+
+        Waits for at most ``timeout`` seconds; the default is the timeout of the pool. Raises
+        `AcquireTimeout`, which names a holder.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout", "lease"))
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
@@ -93,7 +108,7 @@ class Permits(BasePermits):
     async def try_acquire(
         self, *, timeout: Seconds = 0, lease: Seconds | None = None, **foreign: Never
     ) -> str | None:
-        """A permit's id, or None: at once, or after waiting ``timeout`` seconds."""
+        """Acquire a permit within ``timeout`` seconds (0: try once) and return its id, or None."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout", "lease"))
         terms = self._expiring(lease_or_none(lease))
@@ -102,20 +117,22 @@ class Permits(BasePermits):
         return outcome if isinstance(outcome, str) else None
 
     async def release(self, permit_id: str) -> None:
-        """Give a permit back, in any process. `HoldLost` if it had ended before."""
+        """Release a permit, from any process. Raises `HoldLost` if it had already ended."""
         await release_permit(self._client.core, *self._known(permit_id))
 
     async def renew(self, permit_id: str, *, lease: Seconds | None = None) -> None:
-        """Let it last for ``lease`` seconds from now on (or as long again). `HoldLost` if it had
-        ended before."""
+        """Extend a permit to ``lease`` seconds from now (default: its previous lease).
+
+        Raises `HoldLost` if it had already ended.
+        """
         known = self._known(permit_id, lease_or_none(lease))
         await renew_permit(self._client.core, *known)
 
     async def available(self) -> int:
-        """How many permits are free. One round trip, and old news when it arrives."""
+        """Return the number of free permits. One round trip; may be outdated on arrival."""
         used, size = await in_use(self._client.core, self._terms)
         return max(size - used, 0)
 
     async def in_use(self) -> int:
-        """How many permits are taken. One round trip, and old news when it arrives."""
+        """Return the number of taken permits. One round trip; may be outdated on arrival."""
         return (await in_use(self._client.core, self._terms))[0]

@@ -1,4 +1,4 @@
-"""What both faces share: everything of clients, locks and holds that neither blocks nor awaits.
+"""Shared parts of the sync and async APIs: everything that neither blocks nor awaits.
 
-`sync` and `aio` add the verbs, one line each. They do not know each other.
+`lockfast.sync` and `lockfast.aio` add the operations, one line each, and do not import each other.
 """

@@ -1,7 +1,7 @@
-"""What both faces share of a client: everything that neither blocks nor awaits.
+"""Base class of both clients: everything that neither blocks nor awaits.
 
-A client finds its twin of the other colour (for ``@client.locked`` on a function of that colour)
-through `FACES`.
+A sync client needs an async counterpart for ``@client.locked`` on an ``async def``, and an async
+client needs a sync one for a ``def``. Both find the other's class in `APIS`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ log = logging.getLogger("lockfast")
 L = TypeVar("L", bound=Listener)
 T = TypeVar("T")
 
-# 30 s, renewed every 10: long enough for a garbage collection, a deploy or a failover to pass,
-# short enough to wait for after a crash. Users of Redisson know these numbers.
+# 30 s, renewed every 10 s: long enough to outlast a garbage collection, a deploy or a failover,
+# short enough to wait for after a crash. Redisson uses the same numbers.
 DEFAULT_LEASE = 30.0
 DEFAULT_NAMESPACE = "default"
-EXIT_LIMIT = 0.8
-MOST_PLAIN = 1000
+EXIT_LIMIT = 0.8  # seconds that releases at exit may take
+MAX_PLAIN_LOCKS = 1000  # lock objects with default options, kept for reuse
 
 LOCK_KEYWORDS = (
     "timeout",
@@ -67,7 +67,7 @@ _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
 class BaseClient:
-    """A client of one store: makes locks, and knows what it holds."""
+    """A client of one store: creates locks and tracks the holds of this process."""
 
     api: str
 
@@ -84,46 +84,52 @@ class BaseClient:
     ) -> None:
         self.store = store
         self.lease = checked_lease(lease)
-        if self.lease == DEFAULT_LEASE:  # nobody asked for it
+        if self.lease == DEFAULT_LEASE:  # the default, not a choice of the user
             self.lease = min(self.lease, backend.capabilities.longest_lease)
-        _fitting(backend.capabilities, self.lease)
-        self.warn_after = checked_patience(warn_after)
+        _checked_longest(backend.capabilities, self.lease)
+        self.warn_after = checked_warn_after(warn_after)
         self.namespace = checked_namespace(namespace)
         self._keeper_backend = keeper_backend
         self._backend = backend
         self.core = Core(runtime, backend, new_secret, keeper_runtime(runtime), keeper_backend)
         self._counterparts: dict[str, BaseClient] = {}
         self._listeners: Listeners | None = None
-        self._plain: dict[str, Any] = {}
+        self._plain_locks: dict[str, Any] = {}
         _cores.add(self.core)
-        forks.remember(self.core)
+        forks.register(self.core)
         weakref.finalize(self.core, _shut, backend, keeper_backend).atexit = False
 
     @classmethod
     def on(
         cls, store: Store, *, lease: Seconds, namespace: str, warn_after: Seconds | None = None
     ) -> Self:
-        raise TypeError("made by a face")
+        raise TypeError("implemented by the sync and the async client")
 
     def _on_lost(self, on_lost: object) -> object:
-        """What it may be, checked."""
-        raise TypeError("known to a face")
+        """Return ``on_lost`` if this API accepts it, else raise ConfigurationError."""
+        raise TypeError("implemented by the sync and the async client")
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this store can do."""
+        """Features of this store: fairness, fences, how far a lock reaches, layouts. No I/O."""
         return self._backend.capabilities
 
     def statistics(self) -> Statistics:
-        """What this client did so far."""
+        """Counters of this client since it was created: holds, waits, losses, renewals. No I/O."""
         return self.core.ledger.statistics()
 
     def on_event(self, listener: L) -> L:
-        """Call ``listener`` with each event of `lockfast.events` from now on, in the thread or task
-        where it happens; it must not block. What it raises is logged, once, and goes no further.
-        Give it before you lock. It is returned: this can be a decorator."""
+        """Call ``listener`` with each event of `lockfast.events` from now on; return ``listener``.
+
+        The listener runs in the thread or task where the event happens, so it must not block. An
+        exception of the listener is logged once and does not reach the lock's user. Register
+        listeners before the first acquire: holds that already exist emit no events. Can be used as
+        a decorator.
+        """
         if not callable(listener):
-            raise ConfigurationError(f"on_event({listener!r}): a function that takes an event")
+            raise ConfigurationError(
+                f"on_event({listener!r}): the listener must be a function that takes an event"
+            )
         if self._listeners is None:
             self._listeners = Listeners(self.capabilities.store)
         self._listeners.add(listener)
@@ -132,7 +138,7 @@ class BaseClient:
         return listener
 
     def counterpart(self, api: str) -> BaseClient:
-        """This client, or one of the other colour on the same store."""
+        """Return the client of the given API on the same store: this one, or its counterpart."""
         if api == self.api:
             return self
         if api not in self._counterparts:
@@ -145,7 +151,7 @@ class BaseClient:
         return self._counterparts[api]
 
     def _close_counterparts(self) -> None:
-        """Our twins hold what functions of the other colour hold; they end with us."""
+        """Close the counterparts, which hold the locks of functions decorated for the other API."""
         for counterpart in self._counterparts.values():
             run(counterpart.core.close(counterpart._keeper_backend, EXIT_LIMIT, exiting=True))
             _shut(counterpart._backend, counterpart._keeper_backend)
@@ -176,11 +182,11 @@ class BaseClient:
         renews = lease is None if renew is None else checked_switch("renew", renew)
         seconds = self.lease
         if lease is not None:
-            seconds = _fitting(self._backend.capabilities, checked_lease(lease))
+            seconds = _checked_longest(self._backend.capabilities, checked_lease(lease))
         limit = None if max_hold is None else checked_lease(max_hold, what="max_hold")
         return Terms(
             self._full(name),
-            # The store need not keep it for longer than we may hold it.
+            # The store need not keep the hold for longer than max_hold allows.
             seconds if limit is None else min(seconds, limit),
             renews,
             limit,
@@ -188,7 +194,7 @@ class BaseClient:
             owner=None if owner is None else checked_owner(owner),
             label="" if label == "" else checked_label(label),
             layout="" if layout is None else self._checked_layout(layout),
-            warn_after=self.warn_after if warn_after is None else checked_patience(warn_after),
+            warn_after=self.warn_after if warn_after is None else checked_warn_after(warn_after),
         )
 
     def _lock(
@@ -207,31 +213,36 @@ class BaseClient:
         warn_after: Seconds | None,
         foreign: dict[str, Any],
     ) -> T:
-        """Often nothing is said but the name, for one use each time. What was left at its default
-        needs no check, and any number of threads and tasks can use the same lock: it is
-        remembered."""
+        """Create a lock, or reuse the one with this name if all options have their defaults.
+
+        The common call passes only a name, for one use. Default options need no check, and any
+        number of threads and tasks may share one lock object, so such a lock is kept.
+        """
         plain = (
             timeout is None and lease is None and renew is None and max_hold is None
             and fair is True and owner is None and label == "" and on_lost is None
             and layout is None and warn_after is None and not foreign
         )  # fmt: skip
         if plain:
-            made: T | None = self._plain.get(name) if type(name) is str else None
-            if made is None:
+            lock: T | None = self._plain_locks.get(name) if type(name) is str else None
+            if lock is None:
                 terms = Terms(self._full(name), self.lease, True, warn_after=self.warn_after)
-                if len(self._plain) >= MOST_PLAIN:
-                    self._plain.clear()
-                made = self._plain[name] = make(self, terms, None, None)
-            return made
+                if len(self._plain_locks) >= MAX_PLAIN_LOCKS:
+                    self._plain_locks.clear()
+                lock = self._plain_locks[name] = make(self, terms, None, None)
+            return lock
         terms = self._terms(
             "lock()", name, lease, renew, max_hold, fair, owner, label, foreign, layout,
             warn_after=warn_after,
         )  # fmt: skip
         return make(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
-    def _turns(self, name: str, at_most: float | None, label: str) -> Terms:
-        """The terms of what runs once per period: names of their own, beside those of locks, which
-        the function may want to take."""
+    def _run_terms(self, name: str, at_most: float | None, label: str) -> Terms:
+        """Return the terms of a `once_every` run.
+
+        Such names live in a namespace of their own, because the function may want to take a lock
+        of the same name.
+        """
         lease = self.lease if at_most is None else min(self.lease, at_most)
         full = f"{self.namespace}+once:{checked_name(name)}"
         label = checked_label(label)
@@ -246,10 +257,10 @@ class BaseClient:
             warn_after=self.warn_after,
         )
 
-    def _made_of(self, template: str, lock: T) -> T:
-        """A lock whose name was made of a template: those who listen want to know."""
+    def _with_template(self, template: str, lock: T) -> T:
+        """Return the lock with the template of its name, which events carry for the listeners."""
         if self.core.ledger.listeners is not None:
-            lock = copy.copy(lock)  # others may have the same one
+            lock = copy.copy(lock)  # the lock object may be shared
             lock._terms = lock._terms._replace(template=template)  # type: ignore[attr-defined]
         return lock
 
@@ -261,12 +272,12 @@ class BaseClient:
         advisory: bool,
         foreign: dict[str, Any],
     ) -> tuple[str, Coroutine[Any, Any, int]]:
-        """The name, and what takes the lock."""
+        """Return the name, and the coroutine that takes the lock."""
         refuse_foreign("transaction_lock()", foreign, ("connection", "timeout", "advisory"))
         if not self.capabilities.transaction_locks:
             raise Unsupported(
-                f"{self.store.url} has no transactions of yours to hold a lock: transaction_lock() "
-                "is for PostgreSQL, MariaDB and MySQL"
+                f"{self.store.url} has no transactions that could hold a lock: transaction_lock() "
+                "needs PostgreSQL, MariaDB or MySQL"
             )
         self.core.refuse_if_closed()
         full = self._full(name)
@@ -282,71 +293,71 @@ class BaseClient:
     def _checked_layout(self, layout: object) -> str:
         known = self._backend.capabilities.layouts
         if not isinstance(layout, str) or layout not in known:
-            there_is = ", ".join(map(repr, known)) or "no other layout than its own"
-            raise Unsupported(f"layout={layout!r}: {self.store.url} has {there_is}")
+            offered = ", ".join(map(repr, known)) or "no other layout than its own"
+            raise Unsupported(f"layout={layout!r}: {self.store.url} has {offered}")
         return layout
 
     def _refuse_unless_offered(self, kind: str) -> None:
-        """Some stores cannot give some things: say so when they are made, with the reason."""
+        """Raise `Unsupported` with the reason if this store does not offer such an object."""
         why = self._backend.capabilities.refuses.get(kind)
         if why:
             raise Unsupported(why)
 
-    def _shown(self, snapshot: Snapshot) -> Snapshot:
+    def _without_namespace(self, snapshot: Snapshot) -> Snapshot:
         return replace(snapshot, name=bare(snapshot.name))
 
     def _bare_names(self, names: Iterable[str]) -> list[str]:
         return [bare(name) for name in names]
 
     def _attach_terms(self, terms: Terms, text: object) -> tuple[Terms, str, int]:
-        """Take a detached hold's text apart, refusing what is none."""
+        """Parse the text of a detached hold into terms, claim id and fence."""
         parts = text.split(":") if isinstance(text, str) else []
         try:
             version, claim_id, fence, lease, slots, take = parts
             if version != "lf1":
                 raise ValueError
-            given = Terms(
+            attached = Terms(
                 terms.name,
                 checked_lease(float(lease)),
                 terms.renew,
                 terms.max_hold,
                 slots=int(slots),
                 take=int(take),
-                # Each permit of a semaphore is an owner of its own.
+                # Each hold of a semaphore has an owner of its own.
                 owner=object() if terms.owner is None and int(slots) > 1 else terms.owner,
                 label=terms.label,
                 warn_after=terms.warn_after,
             )
-            return given, claim_id, int(fence)
+            return attached, claim_id, int(fence)
         except ValueError:
             raise ConfigurationError(
-                "attach() takes the text that hold.detach() gave, unchanged"
+                "attach() takes the unchanged text that hold.detach() returned"
             ) from None
 
 
-def _fitting(capabilities: Capabilities, lease: float) -> float:
-    """Some stores refuse a lease that is too long."""
+def _checked_longest(capabilities: Capabilities, lease: float) -> float:
+    """Return the lease, or raise `Unsupported` if the store does not grant one that long."""
     longest = capabilities.longest_lease
     if lease > longest:
         raise Unsupported(
-            f"lease={lease:g}: {capabilities.store} gives at most {longest:g} s at once; a hold is "
-            "renewed, so it may last longer than its lease"
+            f"lease={lease:g}: {capabilities.store} grants at most {longest:g} s at once; a hold "
+            "is renewed, so it may last longer than its lease"
         )
     return lease
 
 
-def checked_patience(warn_after: Seconds | None) -> float | None:
-    """After how long a hold is told of."""
+def checked_warn_after(warn_after: Seconds | None) -> float | None:
+    """Return the seconds after which a hold is logged as too long, or None."""
     return None if warn_after is None else checked_lease(warn_after, what="warn_after")
 
 
 def new_secret() -> str:
-    """128 bits that nobody can guess."""
+    """Return 128 random bits as hex digits: the unguessable part of claim ids."""
     return secrets.token_hex(16)
 
 
 def keeper_runtime(runtime: Runtime) -> Any:
-    """A blocking runtime keeps for itself; asyncio's keeper is a thread."""
+    """Return the runtime of the keeper, which is a thread under asyncio too."""
     return runtime if hasattr(runtime, "spawn") else BlockingRuntime()
 
 
@@ -357,7 +368,7 @@ def _shut(*backends: Backend) -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Give back what is still held: a deploy must not leave it locked. At most about a second."""
+    """Release the remaining holds within a second, so that a deploy leaves no lock behind."""
     until = clock.now() + EXIT_LIMIT
     for core in list(_cores):
         if core.closed:
@@ -365,5 +376,7 @@ def _at_exit() -> None:
         try:
             run(core.close(core.keeper.backend, max(until - clock.now(), 0.05), exiting=True))
             _shut(core.keeper.backend)
-        except Exception:  # the interpreter is ending: say it, and let it end
-            log.exception("lockfast: could not release at exit")
+        except Exception:  # the interpreter is exiting: log the error and let it exit
+            log.exception(
+                "lockfast: could not release all holds at exit; they end with their leases"
+            )

@@ -1,4 +1,4 @@
-"""What both faces share of elections: one leader at a time, known to all."""
+"""Base class of elections: one leader at a time, visible to every process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ log = logging.getLogger("lockfast")
 
 
 class BaseElection(Generic[H]):
-    """An election: whoever holds the name leads, under a term (its fence) that nobody else has."""
+    """An election: the holder of the name leads, under a term (its fence) that nobody else gets.
+
+    Creating the object does no I/O.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,9 @@ class BaseElection(Generic[H]):
         on_lost: object,
     ) -> None:
         if on_gained is not None and not callable(on_gained):
-            raise ConfigurationError(f"on_gained={on_gained!r}: a function that takes the hold")
+            raise ConfigurationError(
+                f"on_gained={on_gained!r} must be None or a function that takes the hold"
+            )
         self._client = client
         self._terms = terms
         self._on_gained = on_gained
@@ -36,12 +41,12 @@ class BaseElection(Generic[H]):
 
     @property
     def name(self) -> str:
-        """What is led."""
+        """Name of the election."""
         return bare(self._terms.name)
 
     @property
     def metadata(self) -> str:
-        """What others learn of us while we lead."""
+        """Text that `leader` shows to other processes while this one leads."""
         return self._terms.label
 
     def __repr__(self) -> str:
@@ -53,8 +58,10 @@ class BaseElection(Generic[H]):
         return None
 
     def _is_ours(self, loss: HoldLost, hold: H | None) -> bool:
-        """Did we lose the lead, or was it some other lock that is lost?"""
+        """Return True if this is the loss of our lead, not of some other lock."""
         return hold is not None and (loss.name, loss.fence) == (self.name, hold.fence)
 
-    def _again(self, loss: HoldLost) -> None:
-        log.warning("lockfast: the lead of %r is lost, and stood for again: %s", self.name, loss)
+    def _log_lost_lead(self, loss: HoldLost) -> None:
+        log.warning(
+            "lockfast: lost the lead of %r, standing for election again: %s", self.name, loss
+        )

@@ -1,4 +1,4 @@
-"""What both faces share of a hold: all that neither blocks nor awaits."""
+"""Base class of holds: everything that neither blocks nor awaits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger("lockfast")
 
 
 class BaseHold:
-    """A hold: the value that you were given, and the only thing that may end it.
+    """A hold: the value that an acquire returned, with its fence, and the means to release it.
 
-    It is bound to the process that acquired it. It cannot be copied or pickled; `detach` makes a
-    text with which another process takes it over.
+    A hold belongs to the process that acquired it and cannot be copied or pickled; `detach`
+    returns a text with which another process takes the hold over.
     """
 
     __slots__ = ("__weakref__", "_client", "_held", "_on_lost", "_outer", "_take")
@@ -29,55 +29,65 @@ class BaseHold:
         self._client = client
         self._held = held
         self._on_lost = on_lost
-        self._take = take  # what this entry asked for: of a writer that also reads, one of both
+        self._take = take  # slots of this entry: a writer that also reads has two entries
         self._outer: Any = None
         if on_lost is not None and callable(on_lost) and held.count == 1:
-            # The outermost entry tells, once.
-            client.core.ledger.on_end(held, self._tell_lost)
+            # Only the outermost entry calls on_lost, so that it is called once.
+            client.core.ledger.on_end(held, self._notify_lost)
 
-    def _tell_lost(self) -> None:
+    def _notify_lost(self) -> None:
         if self._is_lost() and callable(self._on_lost):
             try:
                 self._on_lost(self)
-            except Exception:  # foreign code must not end the keeper
-                log.exception("lockfast: on_lost of %r raised", self.name)
+            except Exception:  # user code must not end the keeper
+                log.exception("lockfast: the on_lost callback of %r raised", self.name)
 
     @property
     def name(self) -> str:
-        """What is locked."""
+        """Name of the lock."""
         return bare(self._held.claim.name)
 
     @property
     def fence(self) -> int:
-        """The growing number of this hold: let the resource refuse a lower one. Never changes."""
+        """Fence of this hold, higher than that of every earlier hold of the name. Never changes.
+
+        Pass the fence with each write, and let the resource refuse a lower one. Raises
+        `Unsupported` for a foreign layout without fences.
+        """
         if self._held.claim.layout and not self._held.fence:
             raise Unsupported(
                 f"{self.name!r} is a plain lock (layout {self._held.claim.layout!r}), which has no "
-                "fence: nothing can refuse a stale writer"
+                "fence: no resource can recognize a stale writer"
             )
         return self._held.fence
 
     @property
     def lease(self) -> float:
-        """How long it lasts unless renewed, in seconds."""
+        """Lease in seconds: the hold ends this long after the last renewal."""
         return self._held.claim.lease
 
     @property
     def is_held(self) -> bool:
-        """May we still believe in it? Needs no store: it ends, at the latest, with the lease that
-        was last granted, counted from before it was asked for, on a clock that runs in suspend."""
+        """True while the hold is valid. No I/O.
+
+        Validity ends at the latest with the lease that was last granted, counted from before the
+        request was sent, on a clock that also runs while the machine is suspended.
+        """
         return self._client.core.is_held(self._held)
 
     @property
     def is_certain(self) -> bool:
-        """Is `is_held` more than belief? False from when the store did not answer for it (a renewal
-        failed, the connection to ZooKeeper is lost, a release was not answered) until it does, or
-        until belief ends. Who has something to do that must not be done twice waits, or stops."""
+        """False while the state of the hold is uncertain. No I/O.
+
+        Uncertain means that the store did not answer (a renewal failed, the ZooKeeper session is
+        disconnected, a release got no reply). Certainty returns with the next answer, or when the
+        validity of the hold ends. Work that must not be done twice should pause or stop meanwhile.
+        """
         return self._held.is_certain(self._client.core.runtime.now())
 
     @property
     def lost(self) -> bool:
-        """Did it end without us?"""
+        """True if the hold ended before it was released. No I/O."""
         self._client.core.settle(self._held)
         return self._is_lost()
 
@@ -85,13 +95,13 @@ class BaseHold:
         return self._held.state is LOST
 
     def remaining(self) -> float:
-        """Seconds until belief ends unless it is renewed; 0 when it has ended."""
+        """Return the seconds until the validity ends unless it is renewed; 0 when it has ended."""
         if self._held.state is not HELD:
             return 0.0
         return max(self._held.deadline - self._client.core.runtime.now(), 0.0)
 
     def check(self) -> None:
-        """Raise `HoldLost` if it is lost, `NotHeld` if it was released. Cheap: no round trip."""
+        """Raise `HoldLost` if the hold is lost, `NotHeld` if it was released. No round trip."""
         self._client.core.check(self._held)
 
     def __repr__(self) -> str:
@@ -99,7 +109,9 @@ class BaseHold:
         return f"<Hold on {self.name!r}, fence {self._held.fence}, {self._held.state.value}{note}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a hold cannot be copied or pickled: hold.detach() and client.attach()")
+        raise TypeError(
+            "a hold cannot be copied or pickled: pass it on with hold.detach() and client.attach()"
+        )
 
     __copy__ = None
 
@@ -108,7 +120,7 @@ class BaseHold:
 
 
 def add_note(body: BaseException, ours: Exception) -> None:
-    """The body's exception comes first; what went wrong while leaving is attached to it, unless the
-    body has said the same."""
+    """Attach our error to the body's exception, which takes precedence, unless both are the same
+    loss."""
     if not (isinstance(body, HoldLost) and str(body) == str(ours)):
-        body.add_note(f"and while leaving the lock: {ours}")
+        body.add_note(f"and while releasing the lock: {ours}")

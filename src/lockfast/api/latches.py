@@ -1,4 +1,4 @@
-"""What both faces share of latches and barriers."""
+"""Shared base class of latches and barriers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from lockfast.api.client import BaseClient
 from lockfast.core.ledger import bare
 from lockfast.core.terms import Terms
 
-# Each count-down and each party is a row that the store reads at every step.
+# Each count-down and each party is an entry that the store reads in every operation.
 MOST_COUNT = 10_000
-# How long what was counted is remembered after the last count-down.
+# Seconds that the store keeps a latch after the last count-down.
 DEFAULT_KEEP = 86_400.0
 
 
-class BaseLatch:
-    """A name at which many wait for each other. Holds nothing itself."""
+class BaseLatchOrBarrier:
+    """A name where processes wait for each other. Creating the object does no I/O."""
 
     def __init__(self, client: BaseClient, terms: Terms, keep: float, size: int) -> None:
         self._client = client
@@ -23,7 +23,7 @@ class BaseLatch:
 
     @property
     def name(self) -> str:
-        """What is waited for."""
+        """Name of the latch or barrier."""
         return bare(self._terms.name)
 
     def __repr__(self) -> str:

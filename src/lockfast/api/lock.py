@@ -1,4 +1,4 @@
-"""What both faces share of locks and of all that is entered by ``with``."""
+"""Base classes of locks, and of everything that is entered by ``with``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockfast.model import ALL_SLOTS, Capabilities
 
 
 class Nested(Protocol):
-    """Something held, which knows what was entered around it."""
+    """A hold that knows which hold the same owner entered around it."""
 
     _outer: Any
 
@@ -22,7 +22,7 @@ H = TypeVar("H", bound=Nested)
 
 
 class Entered(Generic[H]):
-    """For ``with``: what each owner entered last; a hold knows the one around it."""
+    """Bookkeeping for ``with``: the hold that each owner entered last, linked to the outer ones."""
 
     def __init__(self) -> None:
         self._entered: dict[object, H] = {}
@@ -34,15 +34,18 @@ class Entered(Generic[H]):
     def _pop(self, owner: object) -> H:
         hold = self._entered.pop(owner, None)
         if hold is None:
-            raise NotHeld(f"{self}: this thread or task did not enter the with block")
+            raise NotHeld(f"{self}: this thread or task did not enter this with block")
         if hold._outer is not None:
             self._entered[owner] = hold._outer
         return hold
 
 
 class BaseLock(Entered[H]):
-    """A lock: a name and the terms on which it is acquired. Holds nothing itself, so one object may
-    serve any number of threads and tasks; each is an owner of its own."""
+    """A lock: a name, and the options with which it is acquired.
+
+    The object itself holds nothing, so any number of threads and tasks may share it; each of them
+    is an owner of its own. Re-entrant: the same owner may acquire it again.
+    """
 
     def __init__(
         self,
@@ -59,18 +62,18 @@ class BaseLock(Entered[H]):
 
     @property
     def name(self) -> str:
-        """What is locked."""
+        """Name of the lock."""
         return bare(self._terms.name)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this lock can do: what its store can, unless another layout was asked for."""
+        """Features of this lock: those of its store, or of its ``layout`` if one was passed."""
         known = self._client.capabilities
         return known.layouts[self._terms.layout] if self._terms.layout else known
 
     @property
     def is_held(self) -> bool:
-        """Does the current owner (this thread or task) hold it?"""
+        """True if the current owner (this thread or task) holds the lock. No I/O."""
         core = self._client.core
         held = core.held_by(self._terms, self._owner())
         return held is not None and core.is_held(held)
@@ -84,8 +87,11 @@ class BaseLock(Entered[H]):
 
 
 class BaseReadWriteLock:
-    """A read-write lock: many readers, or one writer. In the order of arrival, so that a writer
-    that waits is not starved by readers that come later. Each reader has a lease of its own."""
+    """A read-write lock: many readers, or one writer.
+
+    Readers and writers are served in arrival order, so later readers do not starve a waiting
+    writer. Each reader has a lease of its own.
+    """
 
     def __init__(
         self, client: BaseClient, terms: Terms, timeout: float | None, on_lost: object
@@ -97,7 +103,7 @@ class BaseReadWriteLock:
 
     @property
     def name(self) -> str:
-        """What is locked."""
+        """Name of the lock."""
         return bare(self._terms.name)
 
     def __repr__(self) -> str:
@@ -111,7 +117,7 @@ class BaseReadWriteLock:
 
 
 class Default:
-    """Stands for "as the lock was told"."""
+    """Type of `DEFAULT`: use the timeout that the lock was created with."""
 
     def __repr__(self) -> str:
         return "DEFAULT"
@@ -124,8 +130,10 @@ def lease_or_none(lease: Seconds | None) -> float | None:
     return None if lease is None else checked_lease(lease)
 
 
-def checked_on_lost(on_lost: object, words: tuple[str, ...]) -> object:
-    if on_lost is None or callable(on_lost) or on_lost in words:
+def checked_on_lost(on_lost: object, choices: tuple[str, ...]) -> object:
+    if on_lost is None or callable(on_lost) or on_lost in choices:
         return on_lost
-    said = "".join(f"{word!r}, " for word in words)
-    raise ConfigurationError(f"on_lost={on_lost!r}: {said}or a function that takes the hold")
+    accepted = ", ".join(("None", *map(repr, choices)))
+    raise ConfigurationError(
+        f"on_lost={on_lost!r} must be {accepted} or a function that takes the hold"
+    )

@@ -1,4 +1,4 @@
-"""What both faces share of multi-locks and of what they give."""
+"""Base classes of multi-locks and of their holds."""
 
 from __future__ import annotations
 
@@ -18,74 +18,76 @@ M = TypeVar("M", bound=Nested)
 
 
 class BaseMultiHold:
-    """Holds of several names, which end together. Lost as soon as one of them is."""
+    """Holds of several names, released together. Lost as soon as one of them is lost."""
 
-    __slots__ = ("__weakref__", "_entries", "_on_lost", "_outer", "_pairs", "_told")
+    __slots__ = ("__weakref__", "_entries", "_notified", "_on_lost", "_outer", "_pairs")
 
     def __init__(self, entries: Sequence[Entry], on_lost: object = None) -> None:
         self._entries = entries
         self._pairs = pairs = [(core, held) for core, held, _ in entries]
         self._on_lost = on_lost
         self._outer: Any = None
-        self._told = False
+        self._notified = False
         if callable(on_lost):
             for core, held in pairs:
-                core.ledger.on_end(held, self._tell_lost)
+                core.ledger.on_end(held, self._notify_lost)
 
-    def _tell_lost(self) -> None:
+    def _notify_lost(self) -> None:
         with self._pairs[0][0].ledger.mutex:
-            told, self._told = self._told, self._told or self._is_lost()
-            first = self._told and not told
+            before, self._notified = self._notified, self._notified or self._is_lost()
+            first = self._notified and not before
         if first and callable(self._on_lost):
             try:
                 self._on_lost(self)
-            except Exception:  # foreign code must not end the keeper
-                log.exception("lockfast: on_lost of %r raised", self.names)
+            except Exception:  # user code must not end the keeper
+                log.exception("lockfast: the on_lost callback of %r raised", self.names)
 
-    def _tell_no_more(self) -> None:
-        """We are released; what was entered around us may still be lost."""
+    def _stop_notifying(self) -> None:
+        """Unregister on_lost after the release: an outer hold of the names may still be lost."""
         if callable(self._on_lost):
             for core, held in self._pairs:
-                core.ledger.off_end(held, self._tell_lost)
+                core.ledger.off_end(held, self._notify_lost)
 
     def _is_lost(self) -> bool:
         return any(held.state is LOST for _, held in self._pairs)
 
     @property
     def names(self) -> list[str]:
-        """What is locked, in the order in which it was acquired."""
+        """Names of the locks, in the order in which they were acquired."""
         return [bare(held.claim.name) for _, held in self._pairs]
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fence of each name: let the resource behind it refuse a lower one. Of a name that is
-        held on two stores, the last one's."""
+        """Fence of each name; let the resource behind the name refuse a lower one.
+
+        For a name that is held on two stores, the fence of the last one.
+        """
         return {bare(held.claim.name): held.fence for _, held in self._pairs}
 
     @property
     def is_held(self) -> bool:
-        """May we still believe in all of them? See `Hold.is_held`."""
+        """True while all of the holds are valid; see `Hold.is_held`. No I/O."""
         return all(core.is_held(held) for core, held in self._pairs)
 
     @property
     def is_certain(self) -> bool:
-        """Is that more than belief, for all of them? See `Hold.is_certain`."""
+        """False while the state of any of the holds is uncertain; see `Hold.is_certain`. No I/O."""
         return all(held.is_certain(core.runtime.now()) for core, held in self._pairs)
 
     @property
     def lost(self) -> bool:
-        """Did one of them end without us?"""
+        """True if one of the holds ended before it was released. No I/O."""
         for core, held in self._pairs:
             core.settle(held)
         return self._is_lost()
 
     def remaining(self) -> float:
-        """Seconds until belief in the first of them ends unless it is renewed."""
+        """Return the seconds until the first validity ends unless it is renewed; 0 after that."""
         now = self._pairs[0][0].runtime.now()
         return max(min(held.deadline for _, held in self._pairs) - now, 0.0) if self.is_held else 0
 
     def check(self) -> None:
-        """Raise `HoldLost` if one is lost, `NotHeld` if they were released. No round trip."""
+        """Raise `HoldLost` if one hold is lost, `NotHeld` if they were released. No round trip."""
         for core, held in self._pairs:
             core.check(held)
 
@@ -93,7 +95,7 @@ class BaseMultiHold:
         return f"<MultiHold on {', '.join(map(repr, self.names))}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a hold cannot be copied or pickled")
+        raise TypeError("a hold cannot be copied or pickled: acquire in the process that needs it")
 
     __copy__ = None
 
@@ -102,8 +104,11 @@ class BaseMultiHold:
 
 
 class BaseMultiLock(Entered[M], Generic[M]):
-    """Several names, acquired all or not at all. Everybody takes them in one order, whatever order
-    they are given in, so that no two callers wait for each other."""
+    """Several names as one lock, acquired all or not at all.
+
+    Every client acquires the names in the same global order, whatever order they are passed in, so
+    two callers never deadlock. The object itself holds nothing; threads and tasks may share it.
+    """
 
     def __init__(self, parts: list[Part], timeout: float | None, on_lost: object) -> None:
         super().__init__()
@@ -113,12 +118,12 @@ class BaseMultiLock(Entered[M], Generic[M]):
 
     @property
     def names(self) -> list[str]:
-        """What is locked, in the order in which it is acquired."""
+        """Names of the locks, in the order in which they are acquired."""
         return [bare(part.terms.name) for part in self._parts]
 
     @property
     def is_held(self) -> bool:
-        """Does the current owner (this thread or task) hold all of them?"""
+        """True if the current owner (this thread or task) holds all of the names. No I/O."""
         for core, terms in self._parts:
             owner = terms.owner if terms.owner is not None else core.runtime.owner()
             held = core.held_by(terms, owner)
@@ -139,22 +144,22 @@ class BaseMultiLock(Entered[M], Generic[M]):
 
 def parts_of(
     client: BaseClient,
-    given: Sequence[object],
+    locks: Sequence[object],
     terms_of: Callable[[str], Terms],
     kind: type[BaseLock[Any]],
 ) -> list[Part]:
-    """Names of this client, and locks of any client of this colour, in the order of everybody."""
+    """Resolve names of this client and locks of any client of this API, in the global order."""
     parts = []
     core, url = client.core, client.store.url
-    for one in given:
-        if isinstance(one, str):
-            parts.append((url, Part(core, terms_of(one))))
-        elif isinstance(one, kind):
-            parts.append((one._client.store.url, Part(one._client.core, one._terms)))
+    for lock in locks:
+        if isinstance(lock, str):
+            parts.append((url, Part(core, terms_of(lock))))
+        elif isinstance(lock, kind):
+            parts.append((lock._client.store.url, Part(lock._client.core, lock._terms)))
         else:
             raise ConfigurationError(
-                f"multi_lock() takes names, and locks of {kind.__module__.rpartition('.')[0]}: not "
-                f"{one!r}"
+                f"multi_lock() takes names and locks of {kind.__module__.rpartition('.')[0]}, not "
+                f"{lock!r}"
             )
     if not parts:
         raise ConfigurationError("multi_lock() needs at least one name")

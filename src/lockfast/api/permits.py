@@ -1,4 +1,4 @@
-"""What both faces share of semaphores and expirable permits."""
+"""Base classes of semaphores and expirable permits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checked_permits(permits: object) -> int:
 
 
 class BasePermits:
-    """A name with a number of permits, and the terms on which they are given."""
+    """A name with a number of permits, and the options with which permits are acquired."""
 
     def __init__(self, client: BaseClient, terms: Terms, timeout: float | None) -> None:
         self._client = client
@@ -29,12 +29,12 @@ class BasePermits:
 
     @property
     def name(self) -> str:
-        """What the permits are for."""
+        """Name of the semaphore."""
         return bare(self._terms.name)
 
     @property
     def permits(self) -> int:
-        """How many there are."""
+        """Number of permits in total, free or not."""
         return self._terms.slots
 
     def __repr__(self) -> str:
@@ -42,13 +42,13 @@ class BasePermits:
         return f"<{kind} {self.name!r} of {self.permits} on {self._client.store.url}>"
 
     def _taking(self, permits: int) -> Terms:
-        """The terms of one acquisition: each is an owner of its own, nothing is re-entered."""
-        if permits != 1 or type(permits) is not int:  # True and 1.0 are equal to it
+        """Return the terms of one acquire, each with an owner of its own: nothing is re-entered."""
+        if permits != 1 or type(permits) is not int:  # True and 1.0 equal 1
             permits = checked_permits(permits)
             if permits > self._terms.slots:
                 raise ConfigurationError(
                     f"{shown(self._terms.name)} has {self._terms.slots} permits: {permits} at once "
-                    "can never be had"
+                    "can never be acquired"
                 )
         return self._terms._replace(take=permits, owner=object())
 
@@ -57,15 +57,18 @@ class BasePermits:
         return terms if lease is None else terms._replace(lease=lease)
 
     def _known(self, permit_id: object, lease: float | None = None) -> tuple[Claim, int]:
-        """What a permit's id tells, refusing what is none."""
+        """Parse a permit id into its claim and fence; refuse any other text."""
         terms, claim_id, fence = self._client._attach_terms(self._terms, permit_id)
         seconds = terms.lease if lease is None else lease
         return Claim(terms.name, claim_id, "", seconds, terms.slots, terms.take), fence
 
 
 class BaseSemaphore(BasePermits, Entered[H], Generic[H]):
-    """A semaphore: at most so many permits are held at once. Holds nothing itself, so one object
-    may serve any number of threads and tasks. Not re-entrant: who asks twice takes two."""
+    """A semaphore: at most ``permits`` permits are held at once, over all processes.
+
+    The object itself holds nothing, so any number of threads and tasks may share it. Not
+    re-entrant: a second acquire takes a second permit.
+    """
 
     def __init__(
         self, client: BaseClient, terms: Terms, timeout: float | None, on_lost: object

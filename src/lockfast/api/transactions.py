@@ -1,5 +1,5 @@
-"""What a transaction lock gives: a value with a fence. It has no release, because only the end of
-the transaction ends it."""
+"""Holds of transaction locks: values with a fence, and without a release, because only the end of
+the transaction ends them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class TransactionHold:
-    """Held by your open transaction until that is committed or rolled back, or its connection ends.
+    """A hold that your open transaction keeps until commit, rollback or the loss of its connection.
 
-    As a ``with`` block it only shows what is done under the lock: its end ends nothing.
+    A ``with`` block only marks the code that runs under the lock: leaving it releases nothing.
     """
 
     name: str
@@ -28,24 +28,24 @@ class TransactionHold:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing: commit, or roll back, yourself."""
+        """Do nothing: commit or roll back yourself."""
 
 
 class TransactionClaim:
-    """A transaction lock that is about to be taken, in asyncio: ``await`` it, or ``async with``."""
+    """A transaction lock that is not taken yet: ``await`` it, or enter it with ``async with``."""
 
-    def __init__(self, name: str, taking: Coroutine[Any, Any, int]) -> None:
+    def __init__(self, name: str, fence: Coroutine[Any, Any, int]) -> None:
         self._name = name
-        self._taking = taking
+        self._fence = fence  # takes the lock when it is awaited
 
     def __await__(self) -> Generator[Any, None, TransactionHold]:
-        return self._taken().__await__()
+        return self._take().__await__()
 
-    async def _taken(self) -> TransactionHold:
-        return TransactionHold(self._name, await self._taking)
+    async def _take(self) -> TransactionHold:
+        return TransactionHold(self._name, await self._fence)
 
     async def __aenter__(self) -> TransactionHold:
-        return await self._taken()
+        return await self._take()
 
     async def __aexit__(
         self,
@@ -53,4 +53,4 @@ class TransactionClaim:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing: commit, or roll back, yourself."""
+        """Do nothing: commit or roll back yourself."""

@@ -1,1 +1,1 @@
-"""The command: run holds a lock while a command runs, demo shows it all, bench measures."""
+"""The `lockfast` command: run, inspect, break, watch, check and measure locks from a shell."""

@@ -1,5 +1,7 @@
-"""What an operator can see and do on any store, by full names: those of locks, and those of what
-runs once per period, which lie in a namespace beside (``default+once``) so that they never meet.
+"""Inspect and break holds by full name, on any store: the operator's view.
+
+Locks live in a namespace (``default``); the periods of ``once_every`` live in a namespace beside it
+(``default+once``), so that a lock and a periodic job of the same name never collide.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ ONCE = "+once"
 
 
 class Address(NamedTuple):
-    """A name, and where it lies. ``once``: of what runs once per period."""
+    """A name and its namespace. ``once``: a ``once_every`` period instead of a lock."""
 
     namespace: str
     name: str
@@ -30,12 +32,12 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, full: str) -> Address:
-        position, _, name = full.partition(":")
-        return cls(position.removesuffix(ONCE), name, position.endswith(ONCE))
+        namespace, _, name = full.partition(":")
+        return cls(namespace.removesuffix(ONCE), name, namespace.endswith(ONCE))
 
 
-class Sight(NamedTuple):
-    """A name, and what was seen of it."""
+class Inspection(NamedTuple):
+    """A name, and its holders and waiters at one moment."""
 
     address: Address
     snapshot: Snapshot
@@ -45,27 +47,31 @@ class Sight(NamedTuple):
         return not self.snapshot.holders and not self.snapshot.waiters
 
 
-class Desk:
+class Admin:
+    """The operations of an operator on one store."""
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self.store = client.store.url
         self.namespace = client.namespace
 
     def address(self, name: str, *, once: bool = False) -> Address:
-        """`ConfigurationError` if it can be no name."""
+        """Validate ``name``; raise `ConfigurationError` if it is not a valid name."""
         return Address(self.namespace, checked_name(name), once)
 
     def addresses(self, prefix: str, *, everywhere: bool) -> list[Address]:
-        """What is held or waited for, by name. On Redis each call is a walk over all keys, so it is
-        one if it can be."""
+        """List the names that are held or waited for, sorted.
+
+        On Redis each listing scans all keys, so one listing is used wherever one suffices.
+        """
         if prefix:
             checked_name(prefix, what="a prefix")
         if everywhere or not prefix:
-            found = self._named("" if everywhere else self.namespace)
+            found = self._list("" if everywhere else self.namespace)
         else:
             found = [
-                *self._named(Address(self.namespace, prefix).full),
-                *self._named(Address(self.namespace, prefix, True).full),
+                *self._list(Address(self.namespace, prefix).full),
+                *self._list(Address(self.namespace, prefix, True).full),
             ]
         return sorted(
             address
@@ -74,21 +80,21 @@ class Desk:
             and address.name.startswith(prefix)
         )
 
-    def _named(self, prefix: str) -> list[Address]:
+    def _list(self, prefix: str) -> list[Address]:
         return [Address.of(full) for full in run(self._client.core.names(prefix))]
 
-    def look(self, address: Address) -> Sight:
-        return Sight(address, run(self._client.core.inspect(address.full)))
+    def inspect(self, address: Address) -> Inspection:
+        return Inspection(address, run(self._client.core.inspect(address.full)))
 
     def break_hold(self, address: Address, fence: int) -> bool:
-        """False: nobody holds it under this fence."""
-        with quiet():  # we say it ourselves
+        """Break the hold with this fence; return False if no hold on the name has it."""
+        with log_silenced():  # the command reports the break itself
             return run(self._client.core.break_hold(address.full, fence))
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what the library would log, which has no other place than our stderr."""
+def log_silenced() -> Iterator[None]:
+    """Silence the library's log: without a handler its records would end up on our stderr."""
     log = logging.getLogger("lockfast")
     before, log.disabled = log.disabled, True
     try:

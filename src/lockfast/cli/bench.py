@@ -1,16 +1,16 @@
-"""`lockfast bench`: how fast, how fairly and at what cost one lock goes round on each store.
+"""`lockfast bench`: measure speed, fairness and cost of handing over one lock on each store.
 
-    look at every store ── one cannot be reached ──► a line each, exit; nothing is measured
+    probe every store ── one cannot be reached ──► an error line each, exit; nothing is measured
       │
-    start the processes, once (`bench_crew`)
+    start the worker processes, once (`bench_processes`)
       │
-    round after round: every number of contenders, every store, in an order that turns
+    round by round: every number of contenders, every store, in rotating order
       │
-    end the processes, look that nothing is left, show the medians (`bench_show`)
+    end the workers, clean up, show the medians (`bench_report`)
 
-Everybody contends for one random name in a namespace of our own, with no work inside, so nobody
-else's locks are touched. The stores take turns within a round, so that they meet the same weather:
-what else the machine does.
+All contenders compete for one random name in a namespace of the benchmark's own, with no work
+inside, so nobody else's locks are touched. The stores alternate within a round, so that other load
+on the machine affects them equally.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 from lockfast.cli.bench_messages import Task
-from lockfast.cli.bench_outcome import Outcome, middle, outcome
-from lockfast.cli.bench_processes import Crew
-from lockfast.cli.bench_report import Report, Results, Store, needed, said_time
+from lockfast.cli.bench_outcome import Outcome, medians, outcome
+from lockfast.cli.bench_processes import WorkerPool
+from lockfast.cli.bench_report import Report, Results, Store, format_seconds, needed
 from lockfast.cli.bench_server import Server
 from lockfast.cli.chart import MOST_STORES
-from lockfast.cli.exit_codes import USAGE, refuse, say
+from lockfast.cli.exit_codes import USAGE, fail, print_stderr
 from lockfast.cli.screen import Screen
 from lockfast.errors import ConfigurationError, LockfastError
 from lockfast.sync import Client, connect
@@ -41,10 +41,10 @@ from lockfast.sync import Client, connect
 MOST_SIZES = 6
 MOST_CONTENDERS = 500
 MOST_PROCESSES = 64
-# Until everybody stands in the queue; not counted.
+# Start-up phase until all contenders are in the queue; not counted.
 SETTLE = 0.2
-# How long the look at a store may take.
-LOOK = 5.0
+# Limit for probing a store.
+PROBE_LIMIT = 5.0
 BROKEN = 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,7 +61,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the command was told; refused before anything happens if it cannot be meant."""
+    """The options of the command. `check` rejects invalid ones before anything starts."""
 
     urls: Sequence[str]
     sizes: Sequence[int]
@@ -79,18 +79,18 @@ class Plan:
         if len(self.urls) > MOST_STORES:
             raise ConfigurationError(f"{len(self.urls)} stores: at most {MOST_STORES} at once")
         if not 1 <= len(self.sizes) <= MOST_SIZES or len(set(self.sizes)) < len(self.sizes):
-            raise ConfigurationError(f"--contenders: one to {MOST_SIZES} different numbers")
+            raise ConfigurationError(f"--contenders: give 1 to {MOST_SIZES} different numbers")
         for size in self.sizes:
             _within("--contenders", size, 1, MOST_CONTENDERS)
         for option, path in (("--svg", self.svg), ("--json", self.json)):
-            # Minutes later would be late to find out.
+            # Fail now, not after minutes of measuring.
             folder = os.path.dirname(os.path.abspath(path)) if path else "/"
             if path and (os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK)):
                 raise ConfigurationError(f"{option} {path}: cannot be written")
 
 
 def bench(plan: Plan) -> int:
-    """Measure and show; the exit code. Takes over the signals of this process."""
+    """Measure, print the results, and return the exit code. Takes over this process's signals."""
     plan.check()
     for signum in ENDING[1:]:
         if signal.getsignal(signum) is not signal.SIG_IGN:
@@ -99,19 +99,19 @@ def bench(plan: Plan) -> int:
     screen = Screen()
     try:
         with _urls(plan.urls) as urls:
-            seen = [_looked_at(url, namespace) for url in urls]
-            stores = _told_apart([store for store in seen if store])
+            probed = [_probe(url, namespace) for url in urls]
+            stores = _number_titles([store for store in probed if store])
             if len(stores) < len(urls):
                 return USAGE
             runs = len(stores) * len(plan.sizes) * plan.rounds
             report = Report(screen, stores, plan.seconds, plan.rounds, plan.processes)
             report.begin(len(plan.sizes), needed(runs, plan.seconds + SETTLE))
-            crew = Crew()
+            pool = WorkerPool()
             try:
-                results = Bench(plan, stores, namespace, screen, crew).measure()
+                results = Bench(plan, stores, namespace, screen, pool).measure()
             finally:
-                with _undisturbed():
-                    crew.end()
+                with _signals_ignored():
+                    pool.end()
                     _sweep(stores, namespace)
         return _show(plan, report, results)
     finally:
@@ -119,70 +119,70 @@ def bench(plan: Plan) -> int:
 
 
 class Bench:
-    """The measurement itself."""
+    """The measurement."""
 
     def __init__(
-        self, plan: Plan, stores: Sequence[Store], namespace: str, screen: Screen, crew: Crew
+        self, plan: Plan, stores: Sequence[Store], namespace: str, screen: Screen, pool: WorkerPool
     ) -> None:
         self._plan = plan
         self._stores = stores
         self._namespace = namespace
         self._screen = screen
-        self._crew = crew
+        self._pool = pool
 
     def measure(self) -> Results:
-        """The median of the rounds, by the number of contenders and the store."""
+        """Measure all rounds; return the medians by number of contenders and store."""
         plan, stores = self._plan, self._stores
-        self._crew.start(max(self._members(store, max(plan.sizes)) for store in stores))
-        found: dict[tuple[int, Store], list[Outcome]] = {
+        self._pool.start(max(self._workers(store, max(plan.sizes)) for store in stores))
+        outcomes: dict[tuple[int, Store], list[Outcome]] = {
             (size, store): [] for size in plan.sizes for store in stores
         }
-        turns = [
-            (size, stores[(turn + index) % len(stores)])
-            for turn in range(plan.rounds)
+        runs = [
+            (size, stores[(number + index) % len(stores)])
+            for number in range(plan.rounds)
             for size in plan.sizes
             for index in range(len(stores))
         ]
-        for done, (size, store) in enumerate(turns):
-            left = said_time(needed(len(turns) - done, plan.seconds + SETTLE))
+        for done, (size, store) in enumerate(runs):
+            left = format_seconds(needed(len(runs) - done, plan.seconds + SETTLE))
             self._screen.live([f"  {store.title}, {_contenders(size)} … {left} to go"])
-            found[size, store].append(self._round(store, size))
+            outcomes[size, store].append(self._round(store, size))
         self._screen.live([])
-        return {key: middle(rounds) for key, rounds in found.items()}
+        return {key: medians(rounds) for key, rounds in outcomes.items()}
 
-    def _members(self, store: Store, size: int) -> int:
-        """How many processes take part."""
+    def _workers(self, store: Store, size: int) -> int:
+        """Number of worker processes that take part."""
         return min(1 if store.in_process else self._plan.processes, size)
 
     def _round(self, store: Store, size: int) -> Outcome:
-        crew, members = self._crew, self._members(store, size)
-        # One name for the whole run: some stores remember the last fence of each.
+        pool, workers = self._pool, self._workers(store, size)
+        # One name for the whole run: some stores remember the last fence of each name.
         name = self._namespace
-        crew.prepare(
+        pool.prepare(
             [
                 Task(store.secret_url, self._namespace, name, len(share), SETTLE)
-                for share in (range(member, size, members) for member in range(members))
+                for share in (range(worker, size, workers) for worker in range(workers))
             ]
         )
         server = Server(store.secret_url)
-        begin, end = crew.begin(members, SETTLE + self._plan.seconds)
-        crew.watch(members, begin + SETTLE)
+        begin, end = pool.begin(workers, SETTLE + self._plan.seconds)
+        pool.watch(workers, begin + SETTLE)
         before = server.cpu()
-        crew.watch(members, end)
+        pool.watch(workers, end)
         after = server.cpu()
-        noted = crew.results(members, end)
+        results = pool.results(workers, end)
         cost = None if before is None or after is None else after - before
-        return outcome(noted, begin + SETTLE, end, cost)
+        return outcome(results, begin + SETTLE, end, cost)
 
 
 # ---- the stores -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _urls(given: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Those that were given; or else an embedded store in a folder of its own, and memory."""
-    if given:
-        yield given
+def _urls(urls: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the URLs of the command line, or else a new SQLite file and memory."""
+    if urls:
+        yield urls
         return
     folder = tempfile.mkdtemp(prefix="lockfast-bench-")
     try:
@@ -191,32 +191,32 @@ def _urls(given: Sequence[str]) -> Iterator[Sequence[str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _looked_at(url: str, namespace: str) -> Store | None:
-    """One cycle on it; None if that does not work, which is told in one line."""
+def _probe(url: str, namespace: str) -> Store | None:
+    """Acquire and release once; on failure print one line and return None."""
     where = ""
     try:
         with connect(url, namespace=namespace) as client:
             where = client.store.url
-            client.inspect(namespace)  # where nobody answers, this says so at once
-            client.lock(namespace, timeout=LOOK).acquire().release()
-            return _seen(url, client)
+            client.inspect(namespace)  # fails at once if the server does not answer
+            client.lock(namespace, timeout=PROBE_LIMIT).acquire().release()
+            return _store(url, client)
     except LockfastError as error:
-        said = str(error)
-        say(said if where in said else f"{where}: {said}")
+        message = str(error)
+        print_stderr(message if where in message else f"{where}: {message}")
         return None
 
 
-def _seen(url: str, client: Client) -> Store:
+def _store(url: str, client: Client) -> Store:
     scheme, kind = url.partition("://")[0], client.capabilities.store
     title = TITLES.get(scheme if scheme in TITLES else kind, kind)
     return Store(title, client.store.url, url, client.capabilities.across == "process")
 
 
-def _told_apart(stores: Sequence[Store]) -> list[Store]:
-    """Two of a kind have a number."""
+def _number_titles(stores: Sequence[Store]) -> list[Store]:
+    """Number the titles of stores of the same kind."""
     titles = [store.title for store in stores]
     return [
-        store.called(f"{store.title} {titles[: index + 1].count(store.title)}")
+        store.retitled(f"{store.title} {titles[: index + 1].count(store.title)}")
         if titles.count(store.title) > 1
         else store
         for index, store in enumerate(stores)
@@ -224,11 +224,11 @@ def _told_apart(stores: Sequence[Store]) -> list[Store]:
 
 
 def _sweep(stores: Sequence[Store], namespace: str) -> None:
-    """Nothing is left, unless one of our processes had to be killed: then end what it held."""
-    logging.disable(logging.WARNING)  # that it was broken is no news for anybody
+    """Break what is still held: the holds of a worker that had to be killed."""
+    logging.disable(logging.WARNING)  # these breaks are of no interest to the user
     for store in stores:
         if not store.in_process:
-            # Out of reach: it ends with its lease.
+            # If the store cannot be reached, the hold ends with its lease.
             with (
                 contextlib.suppress(LockfastError),
                 connect(store.secret_url, namespace=namespace) as client,
@@ -239,7 +239,7 @@ def _sweep(stores: Sequence[Store], namespace: str) -> None:
 
 
 def _end_holds(client: Client, name: str) -> None:
-    """Until nobody has it: the next in the queue is given what was ended, and may be dead too."""
+    """Break holds until none is left: each break grants the next waiter, which may be dead too."""
     for _ in range(MOST_CONTENDERS + 1):
         holders = client.inspect(name).holders
         if not holders:
@@ -248,22 +248,22 @@ def _end_holds(client: Client, name: str) -> None:
             client.break_hold(name, holder.fence)
 
 
-# ---- the end --------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------
 
 
 def _show(plan: Plan, report: Report, results: Results) -> int:
     report.table(results)
     if plan.draw:
         report.bars(results)
-    for path, write in ((plan.json, report.for_scripts), (plan.svg, report.svg)):
+    for path, write in ((plan.json, report.json), (plan.svg, report.svg)):
         if path:
             try:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(write(results))
             except OSError as error:
-                return refuse(f"{path}: {error.strerror}", USAGE)
-    if any(found.overlaps for found in results.values()):
-        return refuse("two contenders were inside at once: the lock is broken", BROKEN)
+                return fail(f"{path}: {error.strerror}", USAGE)
+    if any(result.overlaps for result in results.values()):
+        return fail("two contenders held the lock at once: mutual exclusion is broken", BROKEN)
     return 0
 
 
@@ -273,12 +273,12 @@ def _contenders(size: int) -> str:
 
 def _within(option: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise ConfigurationError(f"{option} {value:g}: between {low:g} and {high:g}")
+        raise ConfigurationError(f"{option} {value:g}: must be between {low:g} and {high:g}")
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """What is bounded must not be cut short: a second Ctrl-C would leave something behind."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore signals during the bounded clean-up: a second Ctrl-C would leave something behind."""
     before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ENDING}
     try:
         yield

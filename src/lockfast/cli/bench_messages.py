@@ -1,4 +1,4 @@
-"""What is said between `lockfast bench` and its processes. It goes through a pipe of our own."""
+"""Messages between `lockfast bench` and its worker processes, sent through a pipe."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One round: so many contenders in this process, for one name."""
+    """One round of one worker: its number of contenders, and the name they compete for."""
 
     url: str
     namespace: str
     name: str
     contenders: int
-    settle: float  # of the time that is told, so much is not counted
+    settle: float  # seconds at the start of the round that are not counted
 
 
 @dataclass(slots=True)
 class Visits:
-    """What one contender noted, visit by visit."""
+    """Record of one contender: fence, time of acquire and time of release of each hold."""
 
     fences: array[int] = field(default_factory=lambda: array("q"))
     acquired: array[float] = field(default_factory=lambda: array("d"))
     released: array[float] = field(default_factory=lambda: array("d"))
-    given_up: int = 0
+    timeouts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """What one process noted; requests and CPU seconds of the time that counts."""
+class WorkerResult:
+    """Measurements of one worker; requests and CPU seconds of the counted time only."""
 
     visits: list[Visits]
     requests: int
@@ -37,7 +37,7 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What went wrong: one line for people."""
+class WorkerFailure:
+    """An error in a worker, as one line of text."""
 
     message: str

@@ -1,11 +1,11 @@
-"""What the contenders noted, merged: how fast, how fairly and at what cost a name went round.
+"""Merge the contenders' records: speed, fairness and cost of the hand-overs of a name.
 
-A **hand-over** is from just before a release is asked for until the next one, another contender, is
-inside. So it contains the release's own step at the store. Where there is only one contender, the
-next one is itself: a release and an acquire, the cycle of a lock that nobody else wants.
+A **hand-over** lasts from just before one contender calls release until another contender holds the
+lock, so it includes the release's own round trip to the store. With a single contender it is the
+release and acquire of that contender: the cycle of an uncontended lock.
 
-Costs are per acquire. In a full queue that is per hand-over; where few contend, one of them may
-come again before another does, and what that cost was not for a hand-over.
+Costs are per acquire. With a full queue every acquire is a hand-over. With few contenders one of
+them may acquire twice in a row, so costs per acquire then include cycles without a hand-over.
 """
 
 from __future__ import annotations
@@ -16,37 +16,40 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from statistics import median
 
-from lockfast.cli.bench_messages import Noted
+from lockfast.cli.bench_messages import WorkerResult
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One round, or the median of several in each respect. Times in µs; NaN is: not known."""
+    """Figures of one round, or their medians over several. Times in µs; NaN means unknown."""
 
-    handovers: float  # a second
-    p50: float  # release→next
+    handovers: float  # per second
+    p50: float  # release → next holder
     p99: float
-    fairness: float  # Jain's index of the contenders' visits
+    fairness: float  # Jain's index of the contenders' acquires
     requests: float  # to the store, as lockfast counts them, per acquire
-    cpu: float  # of our processes, per acquire
-    server_cpu: float  # of the server's, per acquire
-    overlaps: float  # how often two were inside at once
-    given_up: float  # how often a contender's turn did not come in time
+    cpu: float  # of the worker processes, per acquire
+    server_cpu: float  # of the server, per acquire
+    overlaps: float  # times that two contenders held the lock at once
+    timeouts: float  # acquires that timed out
 
-    def for_scripts(self) -> dict[str, float | None]:
-        """JSON knows no NaN."""
+    def as_json(self) -> dict[str, float | None]:
+        """Fields for JSON, which has no NaN: unknown is null."""
         return {key: None if math.isnan(value) else value for key, value in asdict(self).items()}
 
 
 def outcome(
-    everybody: Sequence[Noted], begin: float, end: float, server_cpu: float | None
+    workers: Sequence[WorkerResult], begin: float, end: float, server_cpu: float | None
 ) -> Outcome:
-    """What happened from ``begin`` to ``end``. Fences are in the order in which they were inside:
-    that a fence's visit began before the visit of the fence below it had ended is an overlap."""
-    contenders = [visits for noted in everybody for visits in noted.visits]
+    """Compute the figures from ``begin`` to ``end``.
+
+    Fences grow with every grant. A hold that began before the hold with the next lower fence had
+    ended is an overlap.
+    """
+    contenders = [visits for worker in workers for visits in worker.visits]
     merged = sorted(
-        (fence, acquired, released, who)
-        for who, visits in enumerate(contenders)
+        (fence, acquired, released, contender)
+        for contender, visits in enumerate(contenders)
         for fence, acquired, released in zip(
             visits.fences, visits.acquired, visits.released, strict=False
         )
@@ -57,23 +60,25 @@ def outcome(
         if begin <= acquired < end and (before != after or len(contenders) == 1):
             gaps.append((acquired - released) * 1e6)
     shares = [sum(begin <= moment < end for moment in visits.acquired) for visits in contenders]
-    each = sum(shares) or math.nan
+    acquires = sum(shares) or math.nan
     return Outcome(
         handovers=len(gaps) / (end - begin),
         p50=percentile(gaps, 0.5),
         p99=percentile(gaps, 0.99),
         fairness=jain(shares),
-        requests=sum(noted.requests for noted in everybody) / each,
-        cpu=sum(noted.cpu for noted in everybody) * 1e6 / each,
-        server_cpu=math.nan if server_cpu is None else server_cpu * 1e6 / each,
+        requests=sum(worker.requests for worker in workers) / acquires,
+        cpu=sum(worker.cpu for worker in workers) * 1e6 / acquires,
+        server_cpu=math.nan if server_cpu is None else server_cpu * 1e6 / acquires,
         overlaps=overlaps,
-        given_up=sum(visits.given_up for visits in contenders),
+        timeouts=sum(visits.timeouts for visits in contenders),
     )
 
 
-def middle(rounds: Sequence[Outcome]) -> Outcome:
-    """The median of the rounds, in each respect; of what must not happen, the sum. Rounded here,
-    once: the table, the chart and the JSON say the same figure."""
+def medians(rounds: Sequence[Outcome]) -> Outcome:
+    """Median of each figure over the rounds; overlaps and time-outs are added up.
+
+    Figures are rounded here, once, so that the table, the chart and the JSON agree.
+    """
 
     def of(field: str) -> float:
         values: list[float] = [getattr(outcome, field) for outcome in rounds]
@@ -86,13 +91,13 @@ def middle(rounds: Sequence[Outcome]) -> Outcome:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed; NaN of nothing."""
+    """Smallest value that this share of the values does not exceed; NaN if there are none."""
     if not values:
         return math.nan
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all got the same, 1/n when one got everything."""
+    """Jain's fairness index: 1 if all shares are equal, 1/n if one contender got everything."""
     squares = len(shares) * sum(share * share for share in shares)
     return sum(shares) ** 2 / squares if squares else math.nan

@@ -1,7 +1,7 @@
-"""The processes of `lockfast bench`: started once, told round by round, and gone with the command.
+"""Worker processes of `lockfast bench`: started once, given one task per round.
 
-Each is in a group of its own: Ctrl-C is for the command, which then closes the pipes. Whoever has
-not left the queue and ended a few seconds later is killed.
+Each worker has a process group of its own, so that Ctrl-C reaches only the command, which then
+closes the pipes. A worker that has not left the queue and ended a few seconds later is killed.
 """
 
 from __future__ import annotations
@@ -15,114 +15,117 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from lockfast.cli import bench_worker as worker
-from lockfast.cli.bench_messages import Noted, Task, Trouble
+from lockfast.cli import bench_worker
+from lockfast.cli.bench_messages import Task, WorkerFailure, WorkerResult
 from lockfast.errors import LockfastError
 
-# On a machine that is busy with other things: many connections, and a program to be loaded.
+# Loading the program and opening many connections takes long on a busy machine.
 STARTING_LIMIT = 60.0
-# From the word until all begin together.
+# From sending the start time until all workers begin together.
 BEGIN_IN = 0.05
-# Leaving takes milliseconds; on a machine that is busy with other things, longer.
+# Leaving takes milliseconds; longer on a busy machine.
 ENDING_LIMIT = 10.0
 
 
 class Stopped(LockfastError):
-    """The measurement cannot go on."""
+    """The measurement cannot continue."""
 
 
-class Member:
-    """One process of ours (`bench_worker`)."""
+class WorkerProcess:
+    """One worker (`bench_worker`) and the pipe to it."""
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", worker.__name__, str(theirs.fileno())],
+                [sys.executable, "-m", bench_worker.__name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )
 
-    def tell(self, words: object) -> None:
-        with contextlib.suppress(OSError):  # it is gone: noticed when its answer is missing
-            self.pipe.send(words)
+    def send(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # a dead worker is noticed when its reply is missing
+            self.pipe.send(message)
 
 
-class Crew:
-    """So many processes; in a round some of them take part."""
+class WorkerPool:
+    """All workers. In a round the first few of them take part."""
 
     def __init__(self) -> None:
-        self._members: list[Member] = []
+        self._workers: list[WorkerProcess] = []
         self._early: dict[Connection, object] = {}
 
     def start(self, processes: int) -> None:
         for _ in range(processes):
-            self._members.append(Member())
+            self._workers.append(WorkerProcess())
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Every contender has its connection afterwards."""
-        for member, task in zip(self._members, tasks, strict=False):
-            member.tell(task)
-        self._answers(len(tasks), STARTING_LIMIT)
+        """Send the tasks and wait until every contender has its connection."""
+        for worker, task in zip(self._workers, tasks, strict=False):
+            worker.send(task)
+        self._replies(len(tasks), STARTING_LIMIT)
 
-    def begin(self, members: int, seconds: float) -> tuple[float, float]:
-        """They contend for so long; when they begin, and when they end."""
+    def begin(self, workers: int, seconds: float) -> tuple[float, float]:
+        """Start a round of this length; return its begin and end."""
         begin = time.monotonic() + BEGIN_IN
-        for member in self._members[:members]:
-            member.tell((begin, begin + seconds))
+        for worker in self._workers[:workers]:
+            worker.send((begin, begin + seconds))
         return begin, begin + seconds
 
-    def watch(self, members: int, until: float) -> None:
-        """Let them work. Who has something to say before its time is in trouble, or gone; if we
-        were late ourselves, it is an answer, and kept."""
-        pipes = [member.pipe for member in self._members[:members]]
+    def watch(self, workers: int, until: float) -> None:
+        """Wait while the workers measure.
+
+        A message that arrives before the end is a failure or an end of file, and raises `Stopped`.
+        If this process itself was late, the message is a result, and is kept.
+        """
+        pipes = [worker.pipe for worker in self._workers[:workers]]
         for pipe in wait(pipes, max(until - time.monotonic(), 0.0)):
             assert isinstance(pipe, Connection)
-            self._early[pipe] = self._heard(pipe)
+            self._early[pipe] = self._receive(pipe)
 
-    def results(self, members: int, end: float) -> list[Noted]:
-        limit = end - time.monotonic() + 2 * worker.PATIENCE + ENDING_LIMIT
-        return self._answers(members, limit)
+    def results(self, workers: int, end: float) -> list[WorkerResult]:
+        limit = end - time.monotonic() + 2 * bench_worker.PATIENCE + ENDING_LIMIT
+        return self._replies(workers, limit)
 
-    def _answers(self, members: int, limit: float) -> list[Any]:
-        """One of each, in any order of arrival: the first that is in trouble stops it all."""
+    def _replies(self, workers: int, limit: float) -> list[Any]:
+        """Collect one reply of each worker as they come; the first failure raises `Stopped`."""
         until = time.monotonic() + limit
         missing: dict[Connection, int] = {
-            member.pipe: index for index, member in enumerate(self._members[:members])
+            worker.pipe: index for index, worker in enumerate(self._workers[:workers])
         }
-        answers: list[Any] = [None] * members
+        replies: list[Any] = [None] * workers
         for early in list(self._early):
-            answers[missing.pop(early)] = self._early.pop(early)
+            replies[missing.pop(early)] = self._early.pop(early)
         while missing:
             ready = wait(list(missing), max(until - time.monotonic(), 0.0))
             if not ready:
-                raise Stopped(f"no answer from a process of the benchmark in {limit:.0f} s")
+                raise Stopped(f"no reply from a worker process of the benchmark in {limit:.0f} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                answers[missing.pop(pipe)] = self._heard(pipe)
-        return answers
+                replies[missing.pop(pipe)] = self._receive(pipe)
+        return replies
 
     @staticmethod
-    def _heard(pipe: Connection) -> object:
+    def _receive(pipe: Connection) -> object:
         try:
-            answer = pipe.recv()
+            reply = pipe.recv()
         except (EOFError, OSError):
-            raise Stopped("a process of the benchmark ended by itself") from None
-        if isinstance(answer, Trouble):
-            raise Stopped(answer.message)
-        return answer
+            raise Stopped("a worker process of the benchmark ended unexpectedly") from None
+        if isinstance(reply, WorkerFailure):
+            raise Stopped(reply.message)
+        return reply
 
     def end(self) -> None:
-        """All of them, in a few seconds at most."""
-        for member in self._members:
-            member.pipe.close()
+        """End all workers, within a few seconds."""
+        for worker in self._workers:
+            worker.pipe.close()
         until = time.monotonic() + ENDING_LIMIT
-        for member in self._members:
+        for worker in self._workers:
             try:
-                member.process.wait(max(until - time.monotonic(), 0.0))
+                worker.process.wait(max(until - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
-                member.process.kill()
-                member.process.wait()
-        self._members.clear()
+                worker.process.kill()
+                worker.process.wait()
+        self._workers.clear()

@@ -1,31 +1,31 @@
-"""How `lockfast bench` shows what it found: a table and bars for people, JSON, an SVG chart."""
+"""Results of `lockfast bench`: a table and bars on the terminal, JSON, and an SVG chart."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from json import dumps
 
 import lockfast
 from lockfast.cli.bench_outcome import Outcome
 from lockfast.cli.chart import Bar, Chart
 from lockfast.cli.screen import Screen
 
-# What a round needs besides: connecting, beginning together, gathering.
+# Seconds per round besides measuring: connecting, starting together, collecting results.
 OVERHEAD = 0.5
 HEAD = (
     f"{'contenders':>10}  {'store':<14}{'hand-overs/s':>13}{'p50 µs':>10}{'p99 µs':>10}"
     f"{'Jain':>7}{'requests':>10}{'CPU µs':>10}{'server µs':>11}"
 )
 NOTES = (
-    "hand-overs/s: from one contender to another (of 1: its own cycles, release and acquire)",
-    "p50, p99: from asking for the release until the next one is inside",
-    "Jain: fairness of the shares, 1 is equal · requests: to the store, per acquire",
-    "CPU, server: time of our processes, and of the server's if it is on this host, per acquire",
+    "hand-overs/s: from one contender to another; with 1 contender: release + acquire cycles",
+    "p50, p99: from the call of release until the next contender holds the lock",
+    "Jain: fairness index of the shares, 1 = equal · requests: to the store, per acquire",
+    "CPU: of the workers, server: of the server if it runs on this host; both per acquire",
 )
 
 
@@ -35,10 +35,10 @@ class Store:
 
     title: str
     url: str  # without a password
-    secret_url: str  # as it was given: for connecting, never for showing
-    in_process: bool  # it reaches no further than one process
+    secret_url: str  # with the password: for connecting, never printed
+    in_process: bool  # works within one process only
 
-    def called(self, title: str) -> Store:
+    def retitled(self, title: str) -> Store:
         return replace(self, title=title)
 
 
@@ -63,30 +63,30 @@ class Report:
         self._load = load()
 
     def begin(self, sizes: int, seconds: float) -> None:
-        """What will happen, and how long it will take."""
-        several = [
-            _several(len(self._stores), "store", "stores"),
-            _several(sizes, "number of contenders", "numbers of contenders"),
-            _several(self._rounds, "round", "rounds"),
+        """Print what will be measured, and how long it will take."""
+        factors = [
+            _plural(len(self._stores), "store", "stores"),
+            _plural(sizes, "number of contenders", "numbers of contenders"),
+            _plural(self._rounds, "round", "rounds"),
             f"{self._seconds:g} s",
         ]
         line = self._screen.line
-        line(f"lockfast bench · {' × '.join(several)}: about {said_time(seconds)}")
+        line(f"lockfast bench · {' × '.join(factors)}: about {format_seconds(seconds)}")
         for store in self._stores:
             line(f"  {store.title:<14}{store.url}")
         if self._busy:
             line(
-                f"  this machine is busy with other things {self._busy}: "
-                "the figures will be low and uneven"
+                f"  this machine is busy {self._busy}: "
+                "the figures will be low and vary between rounds"
             )
 
     @property
     def _busy(self) -> str:
-        """Said if there was more to do than it can, before we began."""
+        """Load and cores, if the load exceeded the number of cores before the start; else empty."""
         cores = os.cpu_count() or 1
         return f"(load {self._load:.1f} on {cores})" if self._load > cores else ""
 
-    # ---- for people -------------------------------------------------------------------------
+    # ---- the terminal -----------------------------------------------------------------------
 
     def table(self, results: Results) -> None:
         line, paint = self._screen.line, self._screen.paint
@@ -95,24 +95,24 @@ class Report:
         for size in sizes_of(results):
             for index, store in enumerate(self._stores):
                 found = results[size, store]
-                shown = f"{size if index == 0 else '':>10}  {store.title:<14}"
-                shown += f"{_count(found.handovers):>13}"
-                shown += f"{_count(found.p50):>10}{_count(found.p99):>10}"
-                shown += f"{_fine(found.fairness):>7}{_fine(found.requests):>10}"
-                shown += f"{_count(found.cpu):>10}{_count(found.server_cpu):>11}"
-                line(shown)
+                row = f"{size if index == 0 else '':>10}  {store.title:<14}"
+                row += f"{_count(found.handovers):>13}"
+                row += f"{_count(found.p50):>10}{_count(found.p99):>10}"
+                row += f"{_fine(found.fairness):>7}{_fine(found.requests):>10}"
+                row += f"{_count(found.cpu):>10}{_count(found.server_cpu):>11}"
+                line(row)
         line()
         for note in NOTES:
             line(paint("dim", f"  {note}"))
         for (size, store), found in results.items():
-            if found.given_up:
+            if found.timeouts:
                 line(
-                    paint("red", f"  {store.title}, {size}: a turn did not come in time, ")
-                    + f"{_several(round(found.given_up), 'time', 'times')}"
+                    paint("red", f"  {store.title}, {size} contenders: ")
+                    + f"{_plural(round(found.timeouts), 'acquire', 'acquires')} timed out"
                 )
 
     def bars(self, results: Results) -> None:
-        """Each store against the fastest, by the number of contenders."""
+        """Draw each store against the fastest one, by number of contenders."""
         line, screen = self._screen.line, self._screen
         for size in sizes_of(results):
             most = max(results[size, store].handovers for store in self._stores) or 1.0
@@ -123,10 +123,10 @@ class Report:
                 bar = screen.paint("yellow", screen.bar(rate / most, 36))
                 line(f"{'':>10}  {store.title:<14}{bar} {rate / most:5.2f}×{_count(rate):>10}")
 
-    # ---- for scripts, and the chart ---------------------------------------------------------
+    # ---- JSON and the chart -----------------------------------------------------------------
 
-    def for_scripts(self, results: Results) -> str:
-        told = {
+    def json(self, results: Results) -> str:
+        figures = {
             "lockfast": lockfast.__version__,
             "date": self._date,
             "machine": machine(),
@@ -136,11 +136,11 @@ class Report:
             "processes": self._processes,
             "stores": [{"store": store.title, "url": store.url} for store in self._stores],
             "results": [
-                {"store": store.title, "contenders": size, **found.for_scripts()}
+                {"store": store.title, "contenders": size, **found.as_json()}
                 for (size, store), found in results.items()
             ],
         }
-        return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+        return dumps(figures, indent=2, ensure_ascii=False) + "\n"
 
     def svg(self, results: Results) -> str:
         groups = []
@@ -149,15 +149,15 @@ class Report:
             bars = [Bar(index, one.handovers, one.p50, one.p99) for index, one in enumerate(found)]
             groups.append(("1, uncontended" if size == 1 else f"{size} contenders", bars))
         caption = (
-            "Who acquires and releases one name, with no work inside; medians of "
-            f"{_several(self._rounds, 'round', 'rounds')} of {self._seconds:g} s, in turns.",
-            f"Contenders are threads in up to {_several(self._processes, 'process', 'processes')} "
-            "(memory: in one). Of 1 contender: its own cycles.",
+            "All contenders acquire and release one name, with no work inside; medians of "
+            f"{_plural(self._rounds, 'round', 'rounds')} of {self._seconds:g} s, alternating.",
+            f"Contenders are threads in up to {_plural(self._processes, 'process', 'processes')} "
+            "(memory: in one). With 1 contender: its release + acquire cycles.",
             f"lockfast {lockfast.__version__} · {machine()} · {self._date}"
             + (f" · a busy machine {self._busy}" if self._busy else ""),
         )
         titles = [store.title for store in self._stores]
-        return Chart("One lock, many who want it", titles, groups, caption).svg()
+        return Chart("One lock, many contenders", titles, groups, caption).svg()
 
 
 def sizes_of(results: Results) -> list[int]:
@@ -165,13 +165,13 @@ def sizes_of(results: Results) -> list[int]:
 
 
 def machine() -> str:
-    """The figures are worth nothing without it. Its name is nobody's business."""
-    cores = _several(os.cpu_count() or 1, "core", "cores")
+    """Describe the machine, without its host name. Figures mean little without this."""
+    cores = _plural(os.cpu_count() or 1, "core", "cores")
     return f"{cores}, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
 def load() -> float:
-    """How many wanted to run, on average of the last minute; 0 where nobody knows."""
+    """Load average of the last minute; 0 where the system does not report it."""
     try:
         return os.getloadavg()[0]
     except OSError:
@@ -182,13 +182,13 @@ def needed(runs: int, seconds: float) -> float:
     return runs * (seconds + OVERHEAD)
 
 
-def said_time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(math.ceil(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _several(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _plural(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def _count(value: float) -> str:

@@ -1,12 +1,12 @@
-"""One process of `lockfast bench`, with its contending threads. It ends when its pipe does.
+"""A worker process of `lockfast bench`, with its contending threads. Messages on its pipe:
 
-    told  Task             connect, start the threads; each makes one cycle, so that it has its
-                           connection. Answered by True
-    told  (begin, end)     acquire and release until the end. Answered by Noted
-    told  nothing more     stop at once, leave the queue, end: it cannot outlive the command
+    Task            connect and start the threads; each acquires and releases once, so that it has
+                    its connection. Reply: True
+    (begin, end)    acquire and release until the end. Reply: WorkerResult
+    end of file     stop at once, leave the queue, exit: a worker cannot outlive the command
 
-What goes wrong is answered by a `Trouble`. Moments are on CLOCK_MONOTONIC, which all processes of a
-host share. The URL comes through the pipe, so its password is in nobody's list of processes.
+The reply after an error is a `WorkerFailure`. Times are on CLOCK_MONOTONIC, which all processes of
+a host share. The URL comes through the pipe, so its password is not in the process list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
 
-from lockfast.cli.bench_messages import Noted, Task, Trouble, Visits
+from lockfast.cli.bench_messages import Task, Visits, WorkerFailure, WorkerResult
 from lockfast.core.ports import Backend, Signal
 from lockfast.errors import AcquireTimeout, LockfastError
 from lockfast.sync import Client, connect
@@ -31,25 +31,25 @@ from lockfast.sync import Client, connect
 if TYPE_CHECKING:
     from lockfast.stores import Store
 
-# How long a contender waits for its turn before it says that it did not come.
+# Acquire timeout of a contender, after which it counts a time-out and tries again.
 PATIENCE = 10.0
-# How long the threads may take to leave when nobody wants to know any more.
+# Limit for the threads to leave the queue after the command has closed the pipe.
 LEAVING = 2.0
-# How often is looked whether a contender is in trouble: while they start and end, and at work.
-POLL, LOOK = 0.005, 0.1
-# Each of these is one request to the store, or one transaction.
+# Interval of checking for failed contenders: while threads start and end, and while they work.
+POLL, WORK_POLL = 0.005, 0.1
+# Each call of these is one request to the store, or one transaction.
 VERBS = {"claim", "claim_now", "claim_batch", "release", "release_now", "release_batch", "renew"}
 VERBS |= {"leave", "transfer", "shrink", "resize", "inspect", "names", "break_hold"}
 
 now = time.monotonic
 
 
-class Gone(Exception):
-    """Nobody wants to know any more."""
+class Cancelled(Exception):
+    """The command has closed the pipe."""
 
 
 class Contest:
-    """The contenders of this process, in one round."""
+    """Contenders of this process in one round."""
 
     def __init__(self, task: Task, client: Client) -> None:
         self._task = task
@@ -59,7 +59,7 @@ class Contest:
         self._until = math.inf
         self._warm = 0
         self._mutex = threading.Lock()
-        self._trouble: str | None = None
+        self._failure: str | None = None
         self._visits = [Visits() for _ in range(task.contenders)]
         self._threads = [
             threading.Thread(target=self._contend, args=(visits,), daemon=True)
@@ -72,7 +72,9 @@ class Contest:
         while self._warm < len(self._threads):
             self._pause(pipe, POLL)
 
-    def run(self, pipe: Connection, begin: float, end: float, count: Callable[[], int]) -> Noted:
+    def run(
+        self, pipe: Connection, begin: float, end: float, count: Callable[[], int]
+    ) -> WorkerResult:
         self._begins, self._until = begin, end
         self._begin.set()
         self._pause_until(pipe, begin + self._task.settle)
@@ -83,10 +85,10 @@ class Contest:
             while thread.is_alive() and now() < end + 2 * PATIENCE:
                 self._pause(pipe, POLL)
         self._pause(pipe, 0.0)
-        return Noted(self._visits, requests, cpu)
+        return WorkerResult(self._visits, requests, cpu)
 
     def leave(self) -> None:
-        """Whoever still waits is served soon, as all others leave too."""
+        """Stop the threads. One that still waits is served soon, as all others leave as well."""
         self._until = 0.0
         self._begin.set()
         until = now() + LEAVING
@@ -96,14 +98,14 @@ class Contest:
 
     def _pause_until(self, pipe: Connection, moment: float) -> None:
         while (left := moment - now()) > 0:
-            self._pause(pipe, min(left, LOOK))
+            self._pause(pipe, min(left, WORK_POLL))
 
     def _pause(self, pipe: Connection, seconds: float) -> None:
-        """Nothing is said meanwhile; if the pipe has something, it is its end."""
+        """Wait. No message is due in this phase, so data on the pipe can only be end of file."""
         if pipe.poll(seconds):
-            raise Gone
-        if self._trouble is not None:
-            raise LockfastError(self._trouble)
+            raise Cancelled
+        if self._failure is not None:
+            raise LockfastError(self._failure)
 
     def _contend(self, visits: Visits) -> None:
         lock = self._client.lock(self._task.name, timeout=PATIENCE)
@@ -117,22 +119,22 @@ class Contest:
                 try:
                     hold = lock.acquire()
                 except AcquireTimeout:
-                    visits.given_up += 1
+                    visits.timeouts += 1
                     continue
                 visits.acquired.append(now())
                 visits.fences.append(hold.fence)
                 visits.released.append(now())
                 hold.release()
-        except Exception as error:  # of a thread: told where the round is answered
-            self._trouble = said(error)
+        except Exception as error:  # in a thread: the main thread reports it
+            self._failure = error_line(error)
 
 
-def round_of(pipe: Connection, task: Task) -> None:
+def run_round(pipe: Connection, task: Task) -> None:
     requests = itertools.count()
     counted = 0
 
     def count() -> int:
-        """How many so far. Asking counts as well, which is taken off again."""
+        """Number of requests so far. Reading the counter advances it, which is subtracted."""
         nonlocal counted
         counted += 1
         return next(requests) - counted + 1
@@ -145,17 +147,17 @@ def round_of(pipe: Connection, task: Task) -> None:
                 contest.warm_up(pipe)
                 pipe.send(True)
                 begin, end = pipe.recv()
-                noted = contest.run(pipe, begin, end, count)
+                result = contest.run(pipe, begin, end, count)
             finally:
                 contest.leave()
-    pipe.send(noted)
+    pipe.send(result)
 
 
 # ---- counting -------------------------------------------------------------------------------
 
 
 class CountedStore:
-    """A store whose blocking backend counts what it is asked."""
+    """A store whose blocking backend counts requests."""
 
     def __init__(self, store: Store, requests: itertools.count[int]) -> None:
         self.url = store.url
@@ -168,43 +170,43 @@ class CountedStore:
 
 
 class Counted:
-    """A backend that passes everything on. A verb is wrapped once, so that counting costs a
-    fraction of a microsecond; an answer of None says that nothing was asked, or will be again."""
+    """A backend proxy that counts requests. Each verb is wrapped once, so that counting costs a
+    fraction of a microsecond. A verb that returns None has sent no request, or will be retried."""
 
     def __init__(self, backend: Backend, requests: itertools.count[int]) -> None:
         self._backend = backend
         self._requests = requests
 
-    def __getattr__(self, word: str) -> Any:
-        found = getattr(self._backend, word)
-        if word in VERBS:
-            found = _counted(found, self._requests)
-        if word != "capabilities":  # it may change when the store was spoken to
-            setattr(self, word, found)
-        return found
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._backend, name)
+        if name in VERBS:
+            attribute = _counted(attribute, self._requests)
+        if name != "capabilities":  # may change after the first contact with the store
+            setattr(self, name, attribute)
+        return attribute
 
 
 def _counted(verb: Callable[..., Any], requests: itertools.count[int]) -> Callable[..., Any]:
-    def ask(*said: Any) -> Any:
-        answer = verb(*said)
-        if answer is not None:
-            next(requests)  # one step of the interpreter: threads cannot come between
-        return answer
+    def call(*args: Any) -> Any:
+        reply = verb(*args)
+        if reply is not None:
+            next(requests)  # atomic: a single C call under the GIL
+        return reply
 
-    return ask
+    return call
 
 
 # ---- the process ----------------------------------------------------------------------------
 
 
-def said(error: BaseException) -> str:
-    """In one line; ours say all in their message."""
+def error_line(error: BaseException) -> str:
+    """Format an error in one line; the messages of our own errors need no type name."""
     text = " ".join(str(error).split())
     return text if isinstance(error, LockfastError) else f"{type(error).__name__}: {text}"
 
 
 def main() -> None:
-    # What there is to warn of, the command itself was told when it looked at the store.
+    # Warnings were shown already, when the command probed the store.
     logging.disable(logging.CRITICAL)
     pipe = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
@@ -212,13 +214,13 @@ def main() -> None:
         while True:
             task = pipe.recv()
             try:
-                round_of(pipe, task)
-            except (Gone, EOFError):
+                run_round(pipe, task)
+            except (Cancelled, EOFError):
                 return
-            except Exception as error:  # the edge of a process: its parent tells it
-                pipe.send(Trouble(said(error)))
+            except Exception as error:  # the edge of a process: the parent reports it
+                pipe.send(WorkerFailure(error_line(error)))
     except (EOFError, OSError):
-        pass  # nobody is there any more
+        pass  # the command has ended
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The chart of `lockfast bench --svg`: grouped bars, written as SVG by hand.
 
-Two panels: hand-overs a second (linear, as lengths are compared), and release→next (logarithmic, as
-it spans decades: the full bar is the median, the pale one behind it is the 99th percentile). One
-colour per store, the number on every bar. It carries its own background and both its colour
-schemes, so it can be read wherever it is shown.
+Two panels: hand-overs per second (linear, so that lengths compare), and release → next holder
+(logarithmic, as it spans decades; the full bar is the median, the pale one behind it the 99th
+percentile). One color per store, a number on every bar. The file contains its background and a
+light and a dark color scheme, so that it is readable anywhere.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from xml.sax.saxutils import escape
 
 WIDTH = 880
 LEFT, RIGHT = 64, 24
-PANEL = 210  # the height of the bars' room
+PANEL = 210  # height of the tallest bar
 GROUP_GAP, GAP = 34, 3
 WIDEST_BAR = 64
-# Narrower ones have their numbers written upwards.
+# On narrower bars numbers are written vertically.
 ROOM_FOR_NUMBER = 42
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
-# Told apart by most eyes, and with white letters on them readable. Light scheme, dark scheme.
-APIS = (
+# Distinguishable with most kinds of color vision, and dark enough for white text. Light, dark.
+COLORS = (
     ("#2463b4", "#3b7dd8"),
     ("#b8471b", "#d4602f"),
     ("#24755a", "#2f9272"),
@@ -33,12 +33,12 @@ APIS = (
     ("#3f6c8a", "#5486a6"),
     ("#5c5c5c", "#7d7d7d"),
 )
-MOST_STORES = len(APIS)
+MOST_STORES = len(COLORS)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One store in one group; NaN where there is nothing to show."""
+    """One store in one group; NaN where there is no figure."""
 
     store: int
     rate: float
@@ -48,7 +48,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is drawn: for each group (its title) a bar per store."""
+    """Contents of a chart: groups, each with a title and a bar per store."""
 
     title: str
     stores: Sequence[str]
@@ -56,7 +56,7 @@ class Chart:
     caption: Sequence[str]
 
     def svg(self) -> str:
-        """The whole file."""
+        """Draw the whole file."""
         body = [text(LEFT, 36, self.title, "title"), *self._legend(62)]
         y = 92.0
         body += self._rates(y)
@@ -70,7 +70,8 @@ class Chart:
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-                f'width="{WIDTH}" height="{height}" role="img" aria-label="{quoted(self.title)}">',
+                f'width="{WIDTH}" height="{height}" role="img" '
+                f'aria-label="{xml_quoted(self.title)}">',
                 f"<style>{style(len(self.stores))}</style>",
                 f'<rect class="ground" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
                 'rx="8"/>',
@@ -87,32 +88,32 @@ class Chart:
             x += 17 + 7.4 * len(store) + 22
         return drawn
 
-    # ---- hand-overs a second ----------------------------------------------------------------
+    # ---- hand-overs per second --------------------------------------------------------------
 
     def _rates(self, top: float) -> list[str]:
         most = max((bar.rate for _, bars in self.groups for bar in bars), default=0.0)
         step = nice_step(most)
         ceiling = max(math.ceil(most / step), 1) * step
         base = top + 20 + PANEL
-        room = PANEL if self._is_roomy else PANEL - 32  # numbers that are written upwards
+        room = PANEL if self._is_roomy else PANEL - 32  # vertical numbers need space
 
         def at(value: float) -> float:
             return base - room * value / ceiling
 
         ticks = [index * step for index in range(round(ceiling / step) + 1)]
-        drawn = [text(LEFT, top, "hand-overs a second", "panel")]
+        drawn = [text(LEFT, top, "hand-overs per second", "panel")]
         drawn += grid([(at(tick), short(tick)) for tick in ticks])
-        for x, width, bar in self._waiters(base, drawn):
+        for x, width, bar in self._bars(base, drawn):
             if bar.rate > 0:
                 drawn.append(rect(x, at(bar.rate), width, base - at(bar.rate), f"s{bar.store}"))
                 drawn.append(number(x, at(bar.rate), width, short(bar.rate)))
         return drawn
 
-    # ---- release→next -----------------------------------------------------------------------
+    # ---- release → next holder --------------------------------------------------------------
 
     def _latencies(self, top: float) -> list[str]:
         known = [bar for _, bars in self.groups for bar in bars if bar.p50 > 0]
-        # Even the fastest has a bar that has room for its number.
+        # Half of the least value, so that even the shortest bar has room for its number.
         low = math.floor(math.log10(min((bar.p50 for bar in known), default=10.0) / 2))
         high = math.ceil(math.log10(max((bar.p99 for bar in known), default=100.0)))
         base = top + 20 + PANEL
@@ -122,11 +123,11 @@ class Chart:
             return base - room * (math.log10(micros) - low) / (high - low)
 
         drawn = [
-            text(LEFT, top, "release → next inside: median, and pale: 99th percentile", "panel"),
+            text(LEFT, top, "release → next holder: median (pale: 99th percentile)", "panel"),
             text(WIDTH - RIGHT, top, "logarithmic", "small end"),
             *grid([(at(10.0**power), duration(10.0**power)) for power in range(low, high + 1)]),
         ]
-        for x, width, bar in self._waiters(base, drawn):
+        for x, width, bar in self._bars(base, drawn):
             if bar.p50 > 0:
                 tall, full = at(max(bar.p99, bar.p50)), at(bar.p50)
                 drawn.append(rect(x, tall, width, base - tall, f"s{bar.store} pale"))
@@ -139,8 +140,8 @@ class Chart:
                     drawn.append(number(x, tall, width, f"{p50}, {p99}"))
         return drawn
 
-    def _waiters(self, base: float, drawn: list[str]) -> list[tuple[float, float, Bar]]:
-        """Where each bar stands, and how wide; the groups' titles are drawn below."""
+    def _bars(self, base: float, drawn: list[str]) -> list[tuple[float, float, Bar]]:
+        """Position and width of each bar. Adds the titles of the groups to ``drawn``."""
         room, width = self._room()
         positions = []
         for index, (title, bars) in enumerate(self.groups):
@@ -152,21 +153,21 @@ class Chart:
         return positions
 
     def _room(self) -> tuple[float, float]:
-        """For a group, and for a bar of it with the gap beside it."""
+        """Width of a group, and of a bar including its gap."""
         room = (WIDTH - LEFT - RIGHT) / max(len(self.groups), 1)
         return room, min((room - GROUP_GAP) / max(len(self.stores), 1), WIDEST_BAR)
 
     @property
     def _is_roomy(self) -> bool:
-        """Do numbers fit above bars?"""
+        """True if numbers fit horizontally above the bars."""
         return self._room()[1] - GAP >= ROOM_FOR_NUMBER
 
 
-# ---- the strokes ----------------------------------------------------------------------------
+# ---- SVG elements ---------------------------------------------------------------------------
 
 
 def style(stores: int) -> str:
-    """Colours by class: first the light scheme, then what is different in the dark one."""
+    """Style sheet: the light color scheme, and the dark one as a media query."""
 
     def scheme(which: int, ground: str, edge: str, ink: str, soft: str, line: str) -> str:
         rules = [
@@ -175,7 +176,7 @@ def style(stores: int) -> str:
             f".small,.tick{{fill:{soft}}}",
             f".grid{{stroke:{line}}}",
         ]
-        rules += [f".s{index}{{fill:{APIS[index][which]}}}" for index in range(stores)]
+        rules += [f".s{index}{{fill:{COLORS[index][which]}}}" for index in range(stores)]
         return "".join([*rules, ".inside{fill:#ffffff}"])
 
     return (
@@ -190,18 +191,18 @@ def style(stores: int) -> str:
     )
 
 
-def text(x: float, y: float, words: str, kind: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>'
+def text(x: float, y: float, content: str, kind: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(content)}</text>'
 
 
-def number(x: float, y: float, width: float, words: str) -> str:
-    """Above a bar; upwards where it is narrow."""
+def number(x: float, y: float, width: float, content: str) -> str:
+    """Write a number above a bar; vertically if the bar is narrow."""
     middle = x + width / 2
     if width >= ROOM_FOR_NUMBER:
-        return text(middle, y - 4, words, "number middle")
+        return text(middle, y - 4, content, "number middle")
     return (
         f'<text transform="translate({middle + 4:.1f} {y - 4:.1f}) rotate(-90)" class="number">'
-        f"{escape(words)}</text>"
+        f"{escape(content)}</text>"
     )
 
 
@@ -214,23 +215,23 @@ def rect(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 def grid(lines: Sequence[tuple[float, str]]) -> list[str]:
     drawn = []
-    for y, words in lines:
+    for y, label in lines:
         drawn.append(
             f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>'
         )
-        drawn.append(text(LEFT - 8, y + 4, words, "tick end"))
+        drawn.append(text(LEFT - 8, y + 4, label, "tick end"))
     return drawn
 
 
-def quoted(words: str) -> str:
-    return escape(words, {'"': "&quot;"})
+def xml_quoted(content: str) -> str:
+    return escape(content, {'"': "&quot;"})
 
 
-# ---- numbers as people say them -------------------------------------------------------------
+# ---- numbers --------------------------------------------------------------------------------
 
 
 def nice_step(most: float) -> float:
-    """1, 2 or 5 times a power of ten, for about five lines."""
+    """Grid step for about five lines: 1, 2 or 5 times a power of ten."""
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most / 5))
@@ -238,14 +239,14 @@ def nice_step(most: float) -> float:
 
 
 def short(value: float) -> str:
-    """Three digits at most: 950, 9.5k, 12k."""
+    """Format with at most three digits: 950, 9.5k, 12k."""
     if value < 999.5:
         return f"{value:.0f}"
     return f"{value / 1e3:.1f}k" if value < 9950 and value % 1000 else f"{value / 1e3:.0f}k"
 
 
 def duration(micros: float) -> str:
-    """The same of µs: 45 µs, 1.2 ms, 0.5 s; unknown is a dash."""
+    """Format µs with few digits: 45 µs, 1.2 ms, 0.5 s; NaN is a dash."""
     if math.isnan(micros):
         return "–"
     for unit, size in (("µs", 1.0), ("ms", 1e3), ("s", 1e6)):

@@ -1,19 +1,19 @@
-"""The command that `lockfast run` started, and what belongs to it: its process group.
+"""The command that `lockfast run` started, and its process group.
 
-Which group? It depends on who sends the signals.
+Which group the command runs in depends on who sends the signals.
 
-- **No terminal** (cron, systemd, CI, a container): a group of its own. A signal that we are sent is
-  passed on to it exactly once, and a stop reaches everything that the command started, in one step.
-- **A terminal**: our group, which is the shell's job. Ctrl-C, Ctrl-Z, a password prompt, a pager at
-  the end of the pipe all work as if lockfast were not there; a group of its own would be stopped by
-  the kernel as soon as it read from the terminal. The terminal itself then signals all of us, so
-  Ctrl-C is not passed on a second time (many programs take a second one for "now, and dirty"). The
-  members are found in /proc, as we must not signal the rest of the shell's job, nor ourselves.
+- **No terminal** (cron, systemd, CI, a container): a group of its own. A signal sent to lockfast is
+  forwarded to it exactly once, and a stop reaches everything that the command started in one step.
+- **A terminal**: our own group, which is the shell's job. Ctrl-C, Ctrl-Z, a password prompt or a
+  pager at the end of the pipe work as if lockfast were not there; the kernel would stop a separate
+  group as soon as it read from the terminal. The terminal signals the whole job itself, so Ctrl-C
+  is not forwarded a second time (many programs take a second one for "abort now"). The processes to
+  signal are found in /proc, as neither the rest of the shell's job nor lockfast may be signalled.
 
-In both cases a process that left for a group or a session of its own (a daemon) is on its own.
+In both cases a process that moves to a group or session of its own (a daemon) is left alone.
 
-On Linux orphans below us become our children (we are their *subreaper*), so that a shell that died
-first does not hide the work that it started, and nobody stays a zombie.
+On Linux lockfast is the *subreaper* of orphaned descendants: a shell that died first does not hide
+the work that it started, and no zombie is left.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Child:
-    """Takes over the children of this process: there must be no other code that waits for some."""
+    """The running command. Reaps all children of this process: no other code may wait for any."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._terminal = _terminal()
         _adopt_orphans()
-        # A shell that became us by exec may have left children of its own: not ours to stop.
-        self._strangers = set(_children(os.getpid()))
+        # A shell that replaced itself with lockfast (exec) may have children: not ours to stop.
+        self._foreign = set(_children(os.getpid()))
         self._code: int | None = None
         program = [sys.executable, "-I", "-S", exec_command.__file__, str(os.getpid()), *command]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        # Not `subprocess`: descriptors that we inherited, such as a shell's <(…), go on to the
-        # command (ours are all close-on-exec), and orphans must be waited for too.
+        # Not `subprocess`: inherited descriptors, such as a shell's <(…), are passed on to the
+        # command (our own are all close-on-exec), and orphans must be reaped too.
         if self._terminal is None:
             self.pid = os.posix_spawn(
                 sys.executable,
@@ -59,7 +59,7 @@ class Child:
             self._group = os.getpgrp()
 
     def code(self) -> int | None:
-        """The command's exit code as a shell says it, None while it runs. Does not block."""
+        """Exit code of the command as a shell reports it; None while it runs. Does not block."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -71,29 +71,29 @@ class Child:
         return self._code
 
     def has_members(self) -> bool:
-        """Is anybody of its group left? The command may have ended already."""
+        """True while any process of the command's group is alive, even after the command ended."""
         if self.code() is None:
             return True
         if self._terminal is not None:
-            return any(self._members())
-        return _signalled(self._group, 0)
+            return any(self._group_pids())
+        return _signal_group(self._group, 0)
 
     def send(self, signum: int) -> None:
-        """To the command alone."""
+        """Signal the command only."""
         if self.code() is None:
-            os.kill(self.pid, signum)  # not yet waited for, so its pid is nobody else's
+            os.kill(self.pid, signum)  # not reaped yet, so the pid cannot have been reused
 
     def send_all(self, signum: int) -> None:
-        """To everybody of its group."""
+        """Signal every process of the command's group."""
         if self._terminal is None:
-            _signalled(self._group, signum)
+            _signal_group(self._group, signum)
             return
-        for pid in self._members():
+        for pid in self._group_pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signum)
 
-    def was_told_by_terminal(self, signum: int) -> bool:
-        """Did the terminal send this to the command too? It does so to the foreground job."""
+    def was_signalled_by_terminal(self, signum: int) -> bool:
+        """True if the terminal sent this signal to the command too, as it does in foreground."""
         if self._terminal is None or signum not in (signal.SIGINT, signal.SIGQUIT):
             return False
         try:
@@ -101,18 +101,19 @@ class Child:
         except OSError:  # the terminal is gone
             return False
 
-    def _members(self) -> Iterator[int]:
-        """Only for a shared group; the command first, even if it made a group of its own (bash)."""
+    def _group_pids(self) -> Iterator[int]:
+        """List the command's processes in a shared group: the command first, even if it has created
+        a group of its own (as bash does)."""
         if self.code() is None:
             yield self.pid
-        for pid in _below(os.getpid(), self._strangers):
+        for pid in _descendants(os.getpid(), self._foreign):
             with contextlib.suppress(ProcessLookupError):
                 if pid != self.pid and os.getpgid(pid) == self._group:
                     yield pid
 
 
-def _signalled(group: int, signum: int) -> bool:
-    """False if nobody is left. Its number is not used again while somebody is in it."""
+def _signal_group(group: int, signum: int) -> bool:
+    """Signal a group; return False if it is empty. Its id is not reused while it has members."""
     try:
         os.killpg(group, signum)
     except ProcessLookupError:
@@ -122,24 +123,24 @@ def _signalled(group: int, signum: int) -> bool:
     return True
 
 
-def _below(pid: int, strangers: set[int]) -> Iterator[int]:
+def _descendants(pid: int, foreign: set[int]) -> Iterator[int]:
     for child in _children(pid):
-        if child not in strangers:
+        if child not in foreign:
             yield child
-            yield from _below(child, strangers)
+            yield from _descendants(child, foreign)
 
 
 def _children(pid: int) -> list[int]:
-    """Empty where the system does not tell."""
+    """List child processes; empty where the system does not report them."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             found += map(int, path.read_text().split())
     return found
 
 
 def _terminal() -> int | None:
-    """The terminal that controls us."""
+    """Open the controlling terminal; None if there is none."""
     try:
         return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:

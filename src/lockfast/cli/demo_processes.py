@@ -1,4 +1,4 @@
-"""The processes of the demo, and the folder that they share. Ours alone, and gone afterwards."""
+"""Processes of the demo, and the folder that they share. Both are removed at the end."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from lockfast.cli import demo_worker as worker
 
-# How long anything may take on a machine that is busy with other things. Then the show has failed.
+# Limit for any single step on a busy machine. Past it, the demo has failed.
 PATIENCE = 30.0
 
 
 class Failed(Exception):
-    """Something did not happen that should have."""
+    """An expected step did not happen."""
 
 
-class Actor:
-    """One process of ours (`demo_worker`). In a group of its own: Ctrl-C is for the director."""
+class DemoProcess:
+    """One process of the demo (`demo_worker`), in its own group: Ctrl-C must not reach it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._process = subprocess.Popen(
@@ -37,37 +37,38 @@ class Actor:
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._ear, self._mouth = self._process.stdin, self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    def tell(self, *words: object) -> None:
+    def send(self, *command: object) -> None:
         try:
-            print(*words, file=self._ear, flush=True)
+            print(*command, file=self._stdin, flush=True)
         except OSError:
-            raise Failed(f"process {self.pid} is gone") from None
+            raise Failed(f"process {self.pid} has ended") from None
 
-    def answer(self) -> list[str]:
-        return self.next_answer([self])[1]
+    def reply(self) -> list[str]:
+        return self.next_reply([self])[1]
 
     @staticmethod
-    def next_answer(actors: Sequence[Actor]) -> tuple[Actor, list[str]]:
-        """Whoever says something first."""
-        speakers = {actor._mouth: actor for actor in actors}
-        ready, _, _ = select.select(list(speakers), [], [], PATIENCE)
+    def next_reply(processes: Sequence[DemoProcess]) -> tuple[DemoProcess, list[str]]:
+        """Wait for the first reply of any of the processes."""
+        by_stdout = {process._stdout: process for process in processes}
+        ready, _, _ = select.select(list(by_stdout), [], [], PATIENCE)
         if not ready:
-            raise Failed(f"no answer from {[actor.pid for actor in actors]} in {PATIENCE:g} s")
-        words = ready[0].readline().split()
-        if not words:
-            raise Failed(f"process {speakers[ready[0]].pid} ended by itself")
-        return speakers[ready[0]], words
+            pids = [process.pid for process in processes]
+            raise Failed(f"no reply from {pids} in {PATIENCE:g} s")
+        reply = ready[0].readline().split()
+        if not reply:
+            raise Failed(f"process {by_stdout[ready[0]].pid} ended unexpectedly")
+        return by_stdout[ready[0]], reply
 
     def signal(self, signum: int) -> None:
         self._process.send_signal(signum)
 
     def end(self) -> None:
-        self._process.kill()  # works on a stopped one too
+        self._process.kill()  # SIGKILL ends a stopped process too
         self._process.wait()
-        for pipe in (self._ear, self._mouth):
-            with contextlib.suppress(OSError):  # what it was told last, nobody read
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):  # the last command was never read
                 pipe.close()
 
 
@@ -86,12 +87,12 @@ def shared_folder(processes: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def actors(folder: Path, number: int) -> Iterator[list[Actor]]:
-    everybody: list[Actor] = []
+def demo_processes(folder: Path, number: int) -> Iterator[list[DemoProcess]]:
+    started: list[DemoProcess] = []
     try:
         for index in range(number):
-            everybody.append(Actor(folder, index))
-        yield list(everybody)
+            started.append(DemoProcess(folder, index))
+        yield list(started)
     finally:
-        for actor in everybody:
-            actor.end()
+        for process in started:
+            process.end()

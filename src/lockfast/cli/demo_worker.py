@@ -1,12 +1,12 @@
-"""One process of the demo. It is told what to do on stdin, a line each, and answers on stdout.
+"""One process of the demo: reads commands from stdin, one per line, and replies on stdout.
 
-    race bare|lock START END        count the counter up from START to END; "raced HANDOVERS"
-    hold NAME LEASE SECONDS         wait for the lock so long; "held FENCE WHEN", or "busy"
-    write TEXT                      write to the witness under our fence; "accepted" or "refused"
-    release                         "released" or "lost"
+    race bare|lock START END        increment the counter from START to END: "raced HANDOVERS"
+    hold NAME LEASE SECONDS         acquire with this timeout: "held FENCE TIME", or "busy"
+    write TEXT                      write to the witness with our fence: "accepted" or "refused"
+    release                         release the lock: "released" or "lost"
 
-It ends with its stdin, so it cannot outlive the demo. Moments are on lockfast's own clock, which
-all processes of a host share.
+The process exits at the end of stdin, so it cannot outlive the demo. Times are on lockfast's clock,
+which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Worker:
         while clock.now() < until:
             with lock:
                 value, last = read_counter(self._counter)
-                time.sleep(0)  # between the reading and the writing: where updates get lost
+                time.sleep(0)  # between read and write: this is where updates get lost
                 write_counter(self._counter, value + 1, self._number)
             score += 1
             handovers += last != self._number
@@ -58,7 +58,7 @@ class Worker:
         return f"held {self._hold.fence} {clock.now()}" if self._hold else "busy"
 
     def write(self, text: str) -> str:
-        """As a careless program writes: without asking whether it still holds the lock."""
+        """Write without checking that the lock is still held, as a careless program does."""
         assert self._hold is not None
         with contextlib.closing(sqlite3.connect(self._folder / WITNESS, timeout=10)) as witness:
             with witness:
@@ -78,7 +78,7 @@ class Worker:
 
 
 def read_counter(counter: int) -> tuple[int, int]:
-    """The count, and who counted last."""
+    """Read the count, and the number of the process that incremented it last."""
     value, last = os.pread(counter, 24, 0).split()
     return int(value), int(last)
 

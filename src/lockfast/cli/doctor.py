@@ -1,16 +1,15 @@
-"""The doctor: is this store fit for locks? First contact, the store's own examination (see each
-store's `health.py`), and then every verb once, on a name of our own, as a user's program would.
+"""Health checks of a store: is it fit for locks?
 
-    reach it ── away ──► one finding, and no more
+    contact ── cannot be reached ──► one check, and no more
       │
-    what it says of itself ── eviction, persistence, replicas, time-outs, …
+    the store's own checks (its `health.py`): eviction, persistence, replicas, time-outs, …
       │
-    acquire, renew, look, list, hand over, break, release ── a right that is missing is found here
+    acquire, renew, inspect, list, hand over, break, release: a missing permission shows up here
       │
-    how long that takes; whether fences grow; its clock against ours
+    latency; whether fences grow; the server's clock against ours
 
-Nothing of anybody else's is touched, and nothing is left behind, but tables that a first use would
-make.
+The doctor uses a random name of its own, as a user's program would. It touches no other lock and
+leaves nothing behind, except tables that the first use of the store would create.
 """
 
 from __future__ import annotations
@@ -23,105 +22,116 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from lockfast import clock
-from lockfast.cli.admin import quiet
+from lockfast.cli.admin import log_silenced
 from lockfast.cli.render import moment
 from lockfast.errors import AcquireTimeout, BackendError, LockfastError
-from lockfast.stores.health_checks import Examined, HealthCheck, Level, bad, note, ok, warn
+from lockfast.stores.health_checks import (
+    HealthCheck,
+    Level,
+    SupportsHealthChecks,
+    bad,
+    note,
+    ok,
+    warn,
+)
 from lockfast.sync import Client, Hold
 
 NAMESPACE = "lockfast-doctor"
 CYCLES = 50
-LONGEST = 3.0  # of the measuring
+MEASURING_LIMIT = 3.0
 PATIENCE = 5.0
 LEASE = 10.0
-# What a lock costs as a rule, and now and then. A hiccup is no reason to fail somebody's CI.
-SLOW, FELT = 0.1, 0.05
-SKEW = 1.0
+# Limits of the median and of the 99th percentile. An outlier must not fail a CI run, so the second
+# yields only a note.
+SLOW_P50, SLOW_P99 = 0.1, 0.05
+MAX_SKEW = 1.0
+
+
+# What an operator can do about a permanent error of the store.
+MISSING = "the error message names what is missing"
 
 
 def examine(client: Client) -> Iterator[HealthCheck]:
-    """All that is found, in this order."""
-    with quiet():  # what would be logged is found here too
+    """Run all checks, in the order above."""
+    with log_silenced():  # the checks report what would be logged
         name = f"doctor-{secrets.token_hex(8)}"
         try:
             client.inspect(name)
         except BackendError as error:
-            yield _away(error)
+            yield _not_reached(error)
             if error.transient:
-                yield from _of_its_own(client)  # it may tell why, if it answers at all
+                yield from _store_checks(client)  # may show the reason, if the server answers
                 return
         else:
             yield ok("contact", f"{client.store.url} answers")
-        yield from _of_its_own(client)
+        yield from _store_checks(client)
         yield from _verbs(client, name)
 
 
-def _away(error: BackendError) -> HealthCheck:
-    do = "see that it runs, and that it can be reached from here"
+def _not_reached(error: BackendError) -> HealthCheck:
+    do = "check that the server runs and can be reached from this host"
     if not error.transient:
-        do = "what it said tells what is missing"
+        do = MISSING
     return replace(bad("contact", str(error), do), facts={"transient": error.transient})
 
 
-def _of_its_own(client: Client) -> Iterator[HealthCheck]:
-    if not isinstance(client.store, Examined):
-        yield note("store", "there is no examination of this kind of store")
+def _store_checks(client: Client) -> Iterator[HealthCheck]:
+    if not isinstance(client.store, SupportsHealthChecks):
+        yield note("store", "this kind of store has no health checks of its own")
         return
     try:
         yield from client.store.health_checks()
     except BackendError:
-        pass  # it was told at first contact, or will be by what is tried next
+        pass  # reported by the contact check, or by the verbs that follow
 
 
-# ---- every verb once -------------------------------------------------------------------------
+# ---- verbs -----------------------------------------------------------------------------------
 
 
 def _verbs(client: Client, name: str) -> Iterator[HealthCheck]:
     try:
         hold = client.lock(name, lease=LEASE, owner="doctor").acquire(timeout=PATIENCE)
     except LockfastError as error:
-        yield bad("rights", f"no lock can be taken: {error}", "what it said tells what is missing")
+        yield bad("rights", f"a lock cannot be acquired: {error}", MISSING)
         return
     fences = [hold.fence]
     done = 0
     for what, step in (
         ("renewed", lambda: hold.renew()),
-        ("looked at", lambda: client.inspect(name)),
+        ("inspected", lambda: client.inspect(name)),
         ("listed", lambda: client.names(name)),
-        ("waited for", lambda: fences.append(_handed_over(client, name, hold))),
-        ("broken", lambda: fences.append(_broken(client, name))),
+        ("waited for", lambda: fences.append(_hand_over(client, name, hold))),
+        ("broken", lambda: fences.append(_break(client, name))),
     ):
-        health_check = _tried(what, step)
+        health_check = _attempt(what, step)
         if health_check is not None:
             yield health_check
         else:
             done += 1
-    _tried("released", lambda: hold.release() if hold.is_held else None)
+    _attempt("released", lambda: hold.release() if hold.is_held else None)
     if done == 5:
-        yield ok("rights", "a lock can be taken, renewed, seen, listed, waited for and broken")
+        yield ok("rights", "a lock can be acquired, renewed, inspected, listed, waited for, broken")
     if fences != sorted(set(fences)):
         yield bad(
             "fence",
-            f"a later hold had no greater fence: {', '.join(map(str, fences))}",
-            "do not use it for locks: report it",
+            f"fences do not grow from hold to hold: {', '.join(map(str, fences))}",
+            "do not use this store for locks, and report a bug in lockfast",
         )
     yield from _latency(client, name)
     if client.capabilities.across == "network":
         yield from _clock(client, name)
 
 
-def _tried(what: str, step: Callable[[], object]) -> HealthCheck | None:
+def _attempt(what: str, step: Callable[[], object]) -> HealthCheck | None:
     try:
         step()
     except LockfastError as error:
-        return bad(
-            "rights", f"a lock cannot be {what}: {error}", "what it said tells what is missing"
-        )
+        return bad("rights", f"a lock cannot be {what}: {error}", MISSING)
     return None
 
 
-def _handed_over(client: Client, name: str, hold: Hold) -> int:
-    """Somebody waits, and is given it: the bells work, or at least the second way does."""
+def _hand_over(client: Client, name: str, hold: Hold) -> int:
+    """Release while a waiter waits; it is granted by a wake-up, or by the fallback poll."""
     refused: list[LockfastError] = []
 
     def release() -> None:
@@ -137,95 +147,95 @@ def _handed_over(client: Client, name: str, hold: Hold) -> int:
             fence = heir.fence
     except AcquireTimeout as error:
         if not refused:
-            raise BackendError(f"not handed over within {PATIENCE:g} s: {error}") from error
+            raise BackendError(f"no hand-over within {PATIENCE:g} s: {error}") from error
     finally:
         soon.join()
-    if refused:  # also if the heir got it: who waits asks now and then, if nobody rings
+    if refused:  # also if the waiter got the lock: it polls now and then without a wake-up
         raise refused[0]
     return fence
 
 
-def _broken(client: Client, name: str) -> int:
+def _break(client: Client, name: str) -> int:
     doomed = client.lock(name, lease=LEASE, owner="doomed").acquire(timeout=PATIENCE)
     try:
         broken = client.break_hold(name, doomed.fence)
     finally:
-        with contextlib.suppress(LockfastError):  # that it is lost is what was wanted
+        with contextlib.suppress(LockfastError):  # the expected HoldLost
             doomed.release()
     if not broken:
-        raise BackendError("it was refused, though nobody else holds it")
+        raise BackendError("the store did not break the hold, although its fence was current")
     with client.lock(name, lease=LEASE, owner="next").acquire(timeout=PATIENCE) as after:
         return after.fence
 
 
-# ---- how fast, and by what clock -------------------------------------------------------------
+# ---- latency and clock -----------------------------------------------------------------------
 
 
 def _latency(client: Client, name: str) -> Iterator[HealthCheck]:
     taken: list[float] = []
-    until = clock.now() + LONGEST
+    until = clock.now() + MEASURING_LIMIT
     try:
         while len(taken) < CYCLES and clock.now() < until:
             began = time.perf_counter()
             client.lock(name, lease=LEASE, owner="timed").acquire(timeout=PATIENCE).release()
             taken.append(time.perf_counter() - began)
     except LockfastError as error:
-        yield bad("latency", str(error), "look again")
+        yield bad("latency", str(error), "run the check again")
         return
     yield judged_latency(taken)
 
 
 def judged_latency(taken: list[float]) -> HealthCheck:
-    """Of cycles of acquire and release."""
+    """Judge the durations of acquire-and-release cycles."""
     taken = sorted(taken)
-    middle, late = taken[len(taken) // 2], taken[min(len(taken) * 99 // 100, len(taken) - 1)]
-    found = (
-        f"acquire and release: p50 {middle * 1e3:.2f} ms, p99 {late * 1e3:.2f} ms "
-        f"({len(taken)} times)"
+    p50, p99 = taken[len(taken) // 2], taken[min(len(taken) * 99 // 100, len(taken) - 1)]
+    text = (
+        f"acquire and release: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms ({len(taken)} cycles)"
     )
-    if middle >= SLOW:
-        health_check = warn("latency", found, "find out what is slow: the way to it, or the server")
-    elif late >= FELT:
-        health_check = note("latency", found)
+    if p50 >= SLOW_P50:
+        health_check = warn("latency", text, "find out what is slow: the network, or the server")
+    elif p99 >= SLOW_P99:
+        health_check = note("latency", text)
     else:
-        health_check = ok("latency", found)
-    facts = {"p50_ms": round(middle * 1e3, 3), "p99_ms": round(late * 1e3, 3), "count": len(taken)}
+        health_check = ok("latency", text)
+    facts = {"p50_ms": round(p50 * 1e3, 3), "p99_ms": round(p99 * 1e3, 3), "count": len(taken)}
     return replace(health_check, facts=facts)
 
 
 def _clock(client: Client, name: str) -> Iterator[HealthCheck]:
-    looks = []
+    samples = []
     try:
         for _ in range(5):
             began = clock.wall()
-            there = client.inspect(name).now
+            server = client.inspect(name).now
             ended = clock.wall()
-            looks.append((ended - began, there - (began + ended) / 2))
+            samples.append((ended - began, server - (began + ended) / 2))
     except LockfastError as error:
-        yield bad("clock", str(error), "look again")
+        yield bad("clock", str(error), "run the check again")
         return
-    spent, skew = min(looks)
+    spent, skew = min(samples)
     yield judged_clock(skew, spent / 2)
 
 
 def judged_clock(skew: float, error: float) -> HealthCheck:
-    found = f"its clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} ours"
-    health_check = ok("clock", f"{found} (± {error * 1e3:.1f} ms)")
-    if abs(skew) - error >= SKEW:
+    direction = "ahead of" if skew > 0 else "behind"
+    text = f"the server's clock is {abs(skew):.3f} s {direction} this host's"
+    health_check = ok("clock", f"{text} (± {error * 1e3:.1f} ms)")
+    if abs(skew) - error >= MAX_SKEW:
         health_check = warn(
             "clock",
-            f"{found}: leases are counted on its clock alone, but a server that takes over with "
-            "another clock ends them early or late, and periods begin at its time",
-            "let NTP set both",
+            f"{text}. Leases run on the server's clock alone, but after a failover to a server "
+            "with another clock they end early or late, and once_every periods begin at its time",
+            "synchronize both clocks with NTP",
         )
     return replace(health_check, facts={"skew_seconds": round(skew, 4)})
 
 
-# ---- the verdict -----------------------------------------------------------------------------
+# ---- the result ------------------------------------------------------------------------------
 
 
 def document(client: Client, health_checks: list[HealthCheck]) -> dict[str, object]:
-    """For scripts; docs/operators.md lists the fields."""
+    """Format the result as JSON; docs/operators.md lists the fields."""
     can = client.capabilities
     return {
         "store": client.store.url,
@@ -250,6 +260,6 @@ def worst(health_checks: list[HealthCheck]) -> Level:
     return max((health_check.level for health_check in health_checks), default=Level.OK)
 
 
-def is_away(health_checks: list[HealthCheck]) -> bool:
-    """Nothing could be judged, since it was not reached."""
+def is_unreachable(health_checks: list[HealthCheck]) -> bool:
+    """True if the store could not be reached, so that nothing could be judged."""
     return any(health_check.facts.get("transient") is True for health_check in health_checks)

@@ -1,12 +1,12 @@
-"""Becomes the command: ``python become.py PARENT command arguments…``.
+"""Replace this process with the command: ``python exec_command.py PARENT command arguments…``.
 
-It exists for one thing that must happen between fork and exec: to ask Linux to end the command
-when `lockfast run` dies, even by SIGKILL, when nobody is left who could. A ``preexec_fn`` would do
-it in a forked copy of a process that has threads (the keeper), which is not safe; a program of its
-own is. It costs some 15 ms. It imports nothing of lockfast.
+This step exists for one thing that must happen between fork and exec: to ask Linux to kill the
+command when `lockfast run` dies, even by SIGKILL. A ``preexec_fn`` would run in a forked copy of a
+process that has threads (the keeper), which is not safe; a separate program is. It costs some
+15 ms, and imports nothing of lockfast.
 
-What this does not reach: what the command itself started, and a set-user-id command. There only the
-fence helps.
+Processes that the command itself started, and a set-user-id command, are not killed: there only the
+fence protects.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def become(parent: int, command: list[str]) -> int:
-    """Does not return, unless the command cannot be executed: then the exit code."""
+def exec_command(parent: int, command: list[str]) -> int:
+    """Execute the command. Returns only if that fails: the exit code."""
     if sys.platform == "linux":
         die_with_parent()
         if os.getppid() != parent:
-            return 128 + signal.SIGKILL  # it died before we asked, and nothing would tell us
-    # Python ignores these two, and what is ignored stays so in the command.
+            return (
+                128 + signal.SIGKILL
+            )  # the parent died before the request, so no signal would come
+    # Python ignores these two, and ignored signals stay ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    # We were started with SIGINT blocked, so that a Ctrl-C in our few milliseconds is no traceback
-    # but ends the command, as it would have a moment later.
+    # SIGINT is blocked until here, so that a Ctrl-C during start-up does not print a traceback but
+    # ends the command, as it would have a moment later.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -41,7 +43,8 @@ def become(parent: int, command: list[str]) -> int:
 
 
 def die_with_parent() -> None:
-    """SIGKILL, not SIGTERM: where the store sees that a process died, the lock is free already."""
+    """Request SIGKILL, not SIGTERM: on a store that detects dead processes, the lock is already
+    free by then."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -49,4 +52,4 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(become(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(exec_command(int(sys.argv[1]), sys.argv[2:]))

@@ -1,6 +1,7 @@
-"""How the command ends, and how it complains: exit codes, and one line on stderr.
+"""Exit codes of the command, and error messages: one line each on stderr.
 
-As in sysexits.h where it has a word for it: unavailable, no process, temporary failure; 76 is ours.
+The codes follow sysexits.h where it defines one (unavailable, OS error, temporary failure); 76 is
+our own.
 """
 
 from __future__ import annotations
@@ -8,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from lockfast.cli.sanitize import legible
+from lockfast.cli.sanitize import printable
 
 NO, USAGE, UNREACHABLE, NO_PROCESS, BUSY, LOST = 1, 2, 69, 71, 75, 76
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 INTERRUPTED, TERMINATED, BROKEN_PIPE = 130, 143, 141
 
 
-def refuse(message: str, code: int) -> int:
-    say(message)
+def fail(message: str, code: int) -> int:
+    """Print the message and return the exit code."""
+    print_stderr(message)
     return code
 
 
-def say(message: str) -> None:
-    """One line for people. A stderr that nobody reads any more must not stop us."""
+def print_stderr(message: str) -> None:
+    """Print one line on stderr. A stderr that is closed at the other end must not stop us."""
     with contextlib.suppress(OSError):
-        print(f"lockfast: {legible(' '.join(message.split()))}", file=sys.stderr, flush=True)
+        print(f"lockfast: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)

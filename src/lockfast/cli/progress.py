@@ -1,8 +1,8 @@
-"""While `lockfast run` waits on a terminal: one line, kept up to date in its place, that says who
-holds the lock and where in the queue we stand; wiped away when the waiting ends.
+"""Status line of `lockfast run` while it waits on a terminal: the holder, and the queue position.
 
-A thread of its own looks, so that waiting is what it always was. What it cannot find out it does
-not say. Where stderr is no terminal nothing is written, and nothing is asked.
+A separate thread inspects the store and rewrites the line in place, so that the waiting itself is
+unaffected; the line is erased when the wait ends. If stderr is not a terminal, nothing is inspected
+or written.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from lockfast.cli.admin import Sight
-from lockfast.cli.render import held_for, kind_cell, whose
-from lockfast.cli.sanitize import cut, shown
+from lockfast.cli.admin import Inspection
+from lockfast.cli.render import describe, held_for, kind_cell
+from lockfast.cli.sanitize import escaped, shorten
 from lockfast.errors import LockfastError
 from lockfast.model import Waiter
 
-PATIENCE = 0.3  # who waits no longer than this need not be told
-PACE = 0.5
-LAST_LOOK = 0.2
-WIPE = "\r\x1b[K"
+DELAY = 0.3  # shorter waits show no line
+INTERVAL = 0.5
+JOIN_LIMIT = 0.2
+ERASE = "\r\x1b[K"
 
 
 class Progress:
-    """Around the waiting."""
+    """Context manager that shows the status line while its block waits."""
 
-    def __init__(self, look: Callable[[], Sight]) -> None:
-        self._look = look
+    def __init__(self, inspect: Callable[[], Inspection]) -> None:
+        self._inspect = inspect
         self._over = threading.Event()
         self._mutex = threading.Lock()
         self._drawn = False
@@ -41,7 +41,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-            self._thread = threading.Thread(target=self._tell, name="progress", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
             self._thread.start()
         return self
 
@@ -54,24 +54,24 @@ class Progress:
         with self._mutex:
             self._over.set()
             if self._drawn:
-                self._write(WIPE)
+                self._write(ERASE)
         if self._thread is not None:
-            # It may be asking a store that does not answer: what it hears nobody will see.
-            self._thread.join(LAST_LOOK)
+            # The thread may be waiting for a store that does not answer; its result is not needed.
+            self._thread.join(JOIN_LIMIT)
 
-    def _tell(self) -> None:
-        pause = PATIENCE
+    def _run(self) -> None:
+        pause = DELAY
         while not self._over.wait(pause):
-            pause = PACE
+            pause = INTERVAL
             try:
-                line = described(self._look())
+                line = status_line(self._inspect())
             except LockfastError:
                 line = "waiting: the store does not answer"
             with self._mutex:
                 if not self._over.is_set():
                     width = shutil.get_terminal_size((80, 24)).columns - 1
                     self._drawn = True
-                    self._write(WIPE + cut(line, width))
+                    self._write(ERASE + shorten(line, width))
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone
@@ -79,17 +79,17 @@ class Progress:
             sys.stderr.flush()
 
 
-def described(sight: Sight) -> str:
-    """``waiting for report, 2nd of 3: held by …, for 3 min 12 s``."""
-    snapshot = sight.snapshot
+def status_line(inspection: Inspection) -> str:
+    """Format ``waiting for report, position 2 of 3: held for 3 min 12 s by …``."""
+    snapshot = inspection.snapshot
     mine = [position for position, waiter in enumerate(snapshot.waiters, 1) if _is_ours(waiter)]
-    where = f", place {mine[0]} of {len(snapshot.waiters)}" if mine else ""
-    said = f"waiting for {shown(sight.address.name)}{where}"
+    where = f", position {mine[0]} of {len(snapshot.waiters)}" if mine else ""
+    text = f"waiting for {escaped(inspection.address.name)}{where}"
     if not snapshot.holders:
-        return said
+        return text
     first, more = snapshot.holders[0], len(snapshot.holders) - 1
-    others = f" and {more} more ({kind_cell(sight)})" if more else ""
-    return f"{said}: held for {held_for(first, snapshot)} by {whose(first.who)}{others}"
+    others = f" and {more} more ({kind_cell(inspection)})" if more else ""
+    return f"{text}: held for {held_for(first, snapshot)} by {describe(first.who)}{others}"
 
 
 def _is_ours(waiter: Waiter) -> bool:

@@ -1,8 +1,7 @@
-"""A name as people read it and as scripts do.
+"""Render the state of a name: as text, and as JSON for scripts.
 
-The fields of the JSON are a promise: docs/operators.md lists them. Durations are seconds, moments
-are ISO 8601 in UTC on the store's clock. A claim id is no part of what a store shows, so none can
-get here.
+The JSON fields are a stable interface, listed in docs/operators.md. Durations are in seconds; times
+are ISO 8601 in UTC, on the store's clock. A snapshot contains no claim ids, so none can be shown.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from lockfast.cli.admin import Sight
-from lockfast.cli.sanitize import shown
+from lockfast.cli.admin import Inspection
+from lockfast.cli.sanitize import escaped
 from lockfast.core.explain import ago
 from lockfast.model import ALL_SLOTS, BARRIER, Holder, Snapshot, Waiter, Who, kind_of
 
@@ -19,7 +18,7 @@ SHORT = {"read-write lock": "rwlock"}
 
 
 def kind_and_size(snapshot: Snapshot) -> tuple[str | None, int | None]:
-    """``("semaphore", 5)``; a read-write lock has no size; what is free has neither."""
+    """Kind and size: ``("semaphore", 5)``. A read-write lock has no size, a free name neither."""
     if not snapshot.slots:
         return None, None
     kind, _, size = kind_of(snapshot.slots).removeprefix("a ").partition(" of ")
@@ -27,7 +26,7 @@ def kind_and_size(snapshot: Snapshot) -> tuple[str | None, int | None]:
 
 
 def taken(snapshot: Snapshot) -> int:
-    """Slots that are taken; of a read-write lock how many are in it, of a barrier how many came."""
+    """Number of slots taken; holders of a read-write lock; parties that have reached a barrier."""
     if snapshot.slots >= BARRIER:
         return len(snapshot.waiters)
     if snapshot.slots == ALL_SLOTS:
@@ -36,42 +35,42 @@ def taken(snapshot: Snapshot) -> int:
 
 
 def mode(take: int, slots: int) -> str | None:
-    """Which half of a read-write lock."""
+    """Side of a read-write lock, "read" or "write"; None for other kinds."""
     if slots != ALL_SLOTS:
         return None
     return "write" if take == ALL_SLOTS else "read"
 
 
-# ---- for people -----------------------------------------------------------------------------
+# ---- text -----------------------------------------------------------------------------------
 
 
-def kind_cell(sight: Sight) -> str:
-    """``lock``, ``semaphore 3/5``, ``rwlock 2 read``."""
-    snapshot = sight.snapshot
+def kind_cell(inspection: Inspection) -> str:
+    """Format the kind: ``lock``, ``semaphore 3/5``, ``rwlock 2 read``."""
+    snapshot = inspection.snapshot
     kind, size = kind_and_size(snapshot)
     if kind is None:
         return "free"
-    if sight.address.once:
+    if inspection.address.once:
         return "once"
     if snapshot.slots == 1:
         return kind
     short = SHORT.get(kind, kind)
     if size is not None:
         return f"{short} {taken(snapshot)}/{size}"
-    halves = [mode(holder.take, snapshot.slots) for holder in snapshot.holders]
-    if "write" in halves:
+    modes = [mode(holder.take, snapshot.slots) for holder in snapshot.holders]
+    if "write" in modes:
         return f"{short} write"
-    return f"{short} {len(halves)} read" if halves else short
+    return f"{short} {len(modes)} read" if modes else short
 
 
-def whose(who: Who) -> str:
-    """As errors say it."""
-    return shown(str(who))
+def describe(who: Who) -> str:
+    """Describe a holder or waiter in full, as error messages do."""
+    return escaped(str(who))
 
 
-def tersely(who: Who) -> str:
-    """For a narrow column."""
-    return shown(f"{who.host}:{who.pid} {who.label or who.thread}")
+def describe_short(who: Who) -> str:
+    """Describe a holder or waiter for a narrow column."""
+    return escaped(f"{who.host}:{who.pid} {who.label or who.thread}")
 
 
 def held_for(holder: Holder, snapshot: Snapshot) -> str:
@@ -82,16 +81,16 @@ def lease_left(holder: Holder) -> str:
     return ago(holder.remaining)
 
 
-def waits_for(waiter: Waiter, snapshot: Snapshot) -> str:
+def waiting_for(waiter: Waiter, snapshot: Snapshot) -> str:
     return ago(snapshot.now - waiter.since)
 
 
-# ---- for scripts ----------------------------------------------------------------------------
+# ---- JSON -----------------------------------------------------------------------------------
 
 
-def document(sight: Sight) -> dict[str, Any]:
-    """One name."""
-    address, snapshot = sight
+def document(inspection: Inspection) -> dict[str, Any]:
+    """State of one name."""
+    address, snapshot = inspection
     kind, size = kind_and_size(snapshot)
     return {
         "namespace": address.namespace,
@@ -135,12 +134,12 @@ def _who(who: Who) -> dict[str, Any]:
 
 
 def _takes(take: int, slots: int) -> dict[str, Any]:
-    half = mode(take, slots)
-    return {"takes": take if half is None else None, "mode": half}
+    side = mode(take, slots)
+    return {"takes": take if side is None else None, "mode": side}
 
 
 def moment(seconds: float) -> str | None:
-    """ISO 8601, in UTC; None for what no calendar has (foreign data)."""
+    """ISO 8601 in UTC; None if the value is out of range, as foreign data can be."""
     try:
         text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):

@@ -1,6 +1,8 @@
-"""What strangers wrote, made fit for a terminal: names, labels and hosts come from whoever locks,
-and must not move an operator's cursor, clear the screen, turn text around or pretend to be more
-columns. Whatever is not printable is shown as an escape.
+"""Text from other programs, made safe for a terminal.
+
+Names, labels and hosts are chosen by whoever takes a lock. They must not move the operator's
+cursor, clear the screen, reverse the text direction or misreport their width, so every character
+that is not printable is shown as an escape.
 """
 
 from __future__ import annotations
@@ -8,22 +10,22 @@ from __future__ import annotations
 import shlex
 import unicodedata
 
-CUT = "…"
+ELLIPSIS = "…"
 
 
-def legible(text: str) -> str:
-    """Our own sentences, which may quote a stranger."""
+def printable(text: str) -> str:
+    """Escape what is not printable in a message of ours, which may quote foreign text."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
-def shown(text: str) -> str:
-    """A stranger's words: two that differ never look the same, so a backslash is doubled."""
-    return legible(text.replace("\\", "\\\\"))
+def escaped(text: str) -> str:
+    """Escape foreign text. Backslashes are doubled, so two different texts never look the same."""
+    return printable(text.replace("\\", "\\\\"))
 
 
-def quoted(text: str) -> str:
-    """As a word that can be pasted into a shell."""
-    safe = shown(text)
+def shell_quoted(text: str) -> str:
+    """Quote foreign text so that it can be pasted into a shell as one word."""
+    safe = escaped(text)
     if safe == text:
         return shlex.quote(text)
     return "$'" + safe.replace("'", "\\'") + "'"
@@ -36,13 +38,13 @@ def _escaped(letter: str) -> str:
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[letter]
     code = ord(letter)
     if code < 0x100:
-        # In UTF-8 only these are one byte, which is what a shell understands by \x.
+        # A shell reads \x as one byte, and in UTF-8 only code points below 0x80 are one byte.
         return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def width_of(text: str) -> int:
-    """Columns that it takes on a terminal."""
+    """Number of terminal columns that the text occupies."""
     if text.isascii():
         return len(text)
     return sum(_columns(letter) for letter in text)
@@ -54,14 +56,14 @@ def _columns(letter: str) -> int:
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
-def cut(text: str, width: int) -> str:
-    """At most so wide: its middle gives way, since both ends of a name tell it from others."""
+def shorten(text: str, width: int) -> str:
+    """Cut the middle of a text that is too wide: names usually differ at their ends."""
     if width_of(text) <= width:
         return text
     if width <= 1:
-        return CUT[:width]
+        return ELLIPSIS[:width]
     tail = _first(text[::-1], (width - 1) // 2)[::-1]
-    return _first(text, width - 1 - width_of(tail)) + CUT + tail
+    return _first(text, width - 1 - width_of(tail)) + ELLIPSIS + tail
 
 
 def _first(text: str, width: int) -> str:

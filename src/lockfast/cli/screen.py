@@ -1,8 +1,8 @@
-"""What the demo draws on: a terminal, or plain lines where there is none.
+"""Output of the demo and the benchmark: a terminal, or plain lines where there is none.
 
-On a terminal a block of lines is drawn again and again in its place. Elsewhere (a pipe, a log, a
-dumb terminal) only its last state is written. Colours are left out if $NO_COLOR is set, and letters
-that the encoding does not have are replaced. Everything fits into 80 columns.
+On a terminal a block of lines is redrawn in place. Elsewhere (a pipe, a log, a dumb terminal) only
+its final state is written. $NO_COLOR turns colors off, and characters that the encoding lacks are
+replaced. Everything fits into 80 columns.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import TextIO
 WIDTH = 80
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 PLAIN = str.maketrans({"█": "#", "·": "-", "✓": "+", "✗": "x", "…": "~", "→": ">", "—": "-"})
-APIS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 class Screen:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self.moves = self._out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._colours = self.moves and not os.environ.get("NO_COLOR")
-        self._blocks = self._can_say(EIGHTHS)
+        self._colors = self.moves and not os.environ.get("NO_COLOR")
+        self._blocks = self._can_encode(EIGHTHS)
         self._drawn = 0
         self.width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH) - 1
         if self.moves:
-            # No cursor, and a terminal narrower than we think cuts lines instead of wrapping them,
-            # which would spoil the counting of lines.
+            # Hide the cursor and turn wrapping off: on a terminal narrower than reported, wrapped
+            # lines would break the count of lines to move up.
             self._write("\x1b[?25l\x1b[?7l")
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self.moves:
             self._write("\x1b[?25h\x1b[?7h\x1b[0m")
 
     def line(self, text: str = "") -> None:
-        """One more line; what was live before stays as it was drawn last."""
+        """Print a line. A live block above it keeps its last state."""
         self._drawn = 0
         self._write(text + "\n")
 
     def live(self, lines: Sequence[str], *, last: bool = False) -> None:
-        """Draw the block where it was drawn before. Where there is no terminal: only the last."""
+        """Redraw the live block in place. Without a terminal only the ``last`` state is printed."""
         if self.moves:
             up = f"\x1b[{self._drawn}F" if self._drawn else ""
             self._write(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
@@ -51,18 +51,18 @@ class Screen:
         elif last:
             self._write("".join(f"{line}\n" for line in lines))
 
-    def paint(self, api: str, text: str) -> str:
-        return f"\x1b[{APIS[api]}m{text}\x1b[0m" if self._colours else text
+    def paint(self, color: str, text: str) -> str:
+        return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self._colors else text
 
     def bar(self, part: float, width: int) -> str:
-        """``part`` (0 … 1) of a bar, padded to its width."""
+        """Draw ``part`` (0 … 1) of a bar, padded to its full width."""
         part = min(max(part, 0.0), 1.0)
         if not self._blocks:
             return ("#" * round(part * width)).ljust(width)
         whole, rest = divmod(round(part * width * 8), 8)
         return ("█" * whole + (EIGHTHS[rest] if rest else "")).ljust(width)
 
-    def _can_say(self, text: str) -> bool:
+    def _can_encode(self, text: str) -> bool:
         try:
             text.encode(self._out.encoding or "ascii")
         except (UnicodeEncodeError, LookupError):

@@ -1,7 +1,6 @@
-"""Tables for people: aligned, as wide as the terminal, or 80 columns where there is none.
+"""Aligned tables, as wide as the terminal, or 80 columns where there is no terminal.
 
-Where a table does not fit, its widest columns of those that may be cut give way first. With
-``wide`` nothing is cut.
+A table that does not fit shortens its widest shortenable columns first. ``wide`` shortens nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockfast.cli.sanitize import cut, padded, width_of
+from lockfast.cli.sanitize import padded, shorten, width_of
 
 WIDTH, LEAST_WIDTH = 80, 40
 GAP = "  "
-LEAST = 8  # of a column that is cut
+LEAST = 8  # width below which a column is not shortened further
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
     right: bool = False
-    cuts: bool = False
+    shortens: bool = False
 
 
 def room(*, wide: bool = False) -> int | None:
-    """Columns of the terminal; None for as many as are needed."""
+    """Available width in columns; None if unlimited."""
     if wide:
         return None
     if not sys.stdout.isatty():
@@ -35,7 +34,7 @@ def room(*, wide: bool = False) -> int | None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Its lines, the titles first. A column in which no row says anything is left out."""
+    """Format the lines of a table, titles first. A column that is empty in all rows is omitted."""
     kept = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     titles = [columns[at] for at in kept]
     cells = [[column.title for column in titles], *([row[at] for at in kept] for row in rows)]
@@ -44,7 +43,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         _shrink(widths, titles, width - len(GAP) * (len(kept) - 1))
     return [
         GAP.join(
-            padded(cut(cell, wide), wide, right=column.right)
+            padded(shorten(cell, wide), wide, right=column.right)
             for cell, wide, column in zip(line, widths, titles, strict=True)
         ).rstrip()
         for line in cells
@@ -53,7 +52,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
     while sum(widths) > width:
-        able = [at for at, column in enumerate(columns) if column.cuts and widths[at] > LEAST]
+        able = [at for at, column in enumerate(columns) if column.shortens and widths[at] > LEAST]
         if not able:
             return
         widths[max(able, key=lambda at: widths[at])] -= 1

@@ -1,1 +1,1 @@
-"""What lockfast decides, as coroutines that await nothing but their ports."""
+"""The decisions of lockfast, as coroutines that await nothing but their ports."""

@@ -1,18 +1,19 @@
-"""The one waiting loop, for every primitive, every store, threads, asyncio and simulation.
+"""The waiting loop of every primitive and every store, for threads, asyncio and simulation.
 
     claim ── granted ─────────────────────────────────────────────► held
       │ busy
-    watch, and if bells were missed meanwhile, claim again
+    watch, and if a wake-up was missed meanwhile, claim again
       │ busy
-    wait ── bell with a grant, younger than our last answer ──────► held, with no round trip
+    wait ── wake-up with a grant newer than the last reply ───────► held, with no round trip
       │ ├── keeper's refresh answered with the grant ─────────────► held
-      │ ├── a bare ring, a place that is gone, silence ──► claim again
-      │ └── time is over ─────────────────────────────────► leave ► not acquired
+      │ ├── wake-up without a grant, lost position, silence ► claim again
+      │ └── time-out ─────────────────────────────────────► leave ► not acquired
 
-Survives: a lost reply (asked again with the same id), a lost bell (the refresh tells), a late bell
-(its fence is older than our last answer), a dead keeper (the floor makes us ask ourselves), a store
-that is away for a while (we go on asking as long as our patience), and cancellation or Ctrl-C at
-any instant (we leave, shielded).
+The loop survives a lost reply (the claim is sent again with the same id), a lost wake-up (the
+keeper's refresh finds the grant), a late wake-up (its fence is older than the last reply), a dead
+keeper (after `SELF_REFRESH` seconds the waiter asks for itself), a store that is unreachable for
+a while (the waiter retries for `PATIENCE` seconds), and cancellation or Ctrl-C at any instant (the
+claim is withdrawn, shielded).
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from lockfast.core.keeper import Keeper, budget_for
 from lockfast.core.law import REFRESH
-from lockfast.core.ledger import BELIEF, Ledger, Waiting, shown
+from lockfast.core.ledger import VALID_FRACTION, Ledger, Waiting, shown
 from lockfast.core.ports import Backend, Runtime
 from lockfast.errors import BackendError, ConfigurationError, NotHeld
 from lockfast.events import WaitBegan
 from lockfast.model import Busy, Claim, Differs, Granted, Snapshot, kind_of
 
-# A waiter that heard nothing of its keeper for so long asks for itself.
-FLOOR = 2 * REFRESH
-# A waiter whose store does not answer goes on asking so long, at least, before it gives up.
+# A waiter that its keeper has not refreshed for so long sends its claim itself.
+SELF_REFRESH = 2 * REFRESH
+# The least time for which a waiter keeps asking a store that does not answer.
 PATIENCE = 10.0
 RETRY_PAUSE, LONGEST_PAUSE = 0.02, 0.2
-# A budget is divided, so that a reply that was lost can be asked for again.
+# A budget is divided into this many attempts, so that a request can be repeated if its reply is
+# lost.
 ATTEMPTS = 3
 
 
 @functools.lru_cache(maxsize=64)
 def first_budget(lease: float) -> float:
-    """For the first attempt of an operation. Remembered: it is asked for twice a cycle."""
+    """The budget of an operation's first attempt. Cached: every cycle needs it twice."""
     return budget_for(lease) / ATTEMPTS
 
 
-# Granted by a request (or after one) that left at that time; known to us now; by a bell.
+# When the request left from which validity counts, when the grant was known, the grant, and whether
+# a wake-up delivered it.
 Obtained = tuple[float, float, Granted, bool]
 
 
@@ -59,9 +62,11 @@ async def obtain(
     answer: Granted | Busy | Differs | None,
     template: str,
 ) -> Obtained | Snapshot | None:
-    """Go on from the first answer, to a request that left at ``sent``. The grant, or who was in the
-    way when time was over (None: was not or could not be asked). Whoever calls leaves, if we
-    raise."""
+    """Continue after the first ``answer``, to a request that left at ``sent``.
+
+    Return the grant or, on time-out, a snapshot of the holders (None: not asked, or not answered).
+    If this raises, the caller withdraws the claim.
+    """
     until = float("inf") if timeout is None else sent + timeout
     if answer is None or isinstance(answer, Granted):
         rest = budget_for(claim.lease) * (1 - 1 / ATTEMPTS)
@@ -72,27 +77,28 @@ async def obtain(
         raise differs(claim, answer)
     if not claim.wait:
         return None
-    ear = getattr(backend, "ear", None)
-    waiting = Waiting(claim, runtime.signal() if ear is None else ear(claim))
+    waiter_signal = getattr(backend, "waiter_signal", None)
+    signal = runtime.signal() if waiter_signal is None else waiter_signal(claim)
+    waiting = Waiting(claim, signal)
     waiting.still(sent, now, answer.retry_after, answer.fence)
-    told: WaitBegan | None = None
+    wait_began: WaitBegan | None = None
     try:
         missed = await backend.watch(claim, waiting.wake, sent)
         with ledger.mutex:
             ledger.waiting[claim.id] = waiting
             ledger.contended += 1
-        keeper.mind(waiting.due)
+        keeper.schedule(waiting.due)
         if ledger.listeners is not None:
-            told = ledger.listeners.wait_began(claim, template)
+            wait_began = ledger.listeners.wait_began(claim, template)
         _refuse_if_closed(ledger, claim)
         return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
     finally:
         backend.unwatch(claim)
         with ledger.mutex:
             ledger.waiting.pop(claim.id, None)
-        if told is not None:
-            assert ledger.listeners is not None, "who told of its beginning"
-            ledger.listeners.wait_ended(told, runtime.now() - now)
+        if wait_began is not None:
+            assert ledger.listeners is not None, "the listeners that got the WaitBegan event"
+            ledger.listeners.wait_ended(wait_began, runtime.now() - now)
 
 
 async def _wait(
@@ -104,8 +110,8 @@ async def _wait(
     until: float,
     ask: bool,
 ) -> Obtained | Snapshot | None:
-    """We stand in the queue: hear, or ask again, until it is ours or time is over. ``ask`` at once
-    if a release before we watched may have rung nobody."""
+    """Wait in the queue for a wake-up, or claim again, until granted or timed out. ``ask``: claim
+    at once, because a release before watching began may have woken nobody."""
     claim = waiting.claim
     budget = budget_for(claim.lease)
     patience = max(getattr(backend, "patience", PATIENCE), claim.lease)
@@ -113,8 +119,8 @@ async def _wait(
         now = runtime.now()
         if ask:
             try:
-                # At the end of our time an answer still gets half a budget, and leaving the other
-                # half, so that the caller waits at most one budget more than it said.
+                # At the end of the time-out, this request still gets half a budget and `leave` the
+                # other half, so that the caller waits at most one budget longer than it asked.
                 limit = min(budget, max(until - now, budget / 2))
                 sent, now, answer = await claim_until_known(runtime, backend, claim, now, limit)
             except BackendError as error:
@@ -126,27 +132,30 @@ async def _wait(
                 continue
             _refuse_if_closed(ledger, claim)
             if isinstance(answer, Granted):
-                if _goes_back(waiting, answer):
+                if _is_stale_fence(waiting, answer):
                     raise BackendError(
                         f"the store granted {shown(claim.name)} under fence {answer.fence} after "
-                        f"it had told of {waiting.last[1]}: did it lose its data and its clock?",
+                        f"it had issued {waiting.last[1]}: it may have lost its data, and "
+                        "its clock was set back",
                         transient=False,
                     )
                 return (sent, now, answer, False)
             if isinstance(answer, Differs):
                 raise differs(claim, answer)
             waiting.still(sent, now, answer.retry_after, answer.fence)
-            keeper.mind(waiting.due)
+            keeper.schedule(waiting.due)
         if now >= until:
             return await leave(backend, keeper, claim, budget / 2)
-        woken = await waiting.signal.wait(min(until - now, FLOOR))
+        woken = await waiting.signal.wait(min(until - now, SELF_REFRESH))
         _refuse_if_closed(ledger, claim)
-        news, waiting.news = waiting.news, None
+        delivered, waiting.delivered = waiting.delivered, None
         now = runtime.now()
-        if news is None:
-            # Rung, but what for slipped between two lines; or our keeper is not refreshing.
-            ask = woken or now - waiting.last[0] > FLOOR
-        elif news[1] is not None and (obtained := _believed(waiting, news[0], news[1], now)):
+        if delivered is None:
+            # Woken while the previous wake-up was being read, or the keeper is not refreshing.
+            ask = woken or now - waiting.last[0] > SELF_REFRESH
+        elif delivered[1] is not None and (
+            obtained := _accepted_grant(waiting, delivered[0], delivered[1], now)
+        ):
             return obtained
         else:
             ask = True
@@ -155,9 +164,9 @@ async def _wait(
 async def claim_until_known(
     runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
 ) -> tuple[float, float, Granted | Busy | Differs]:
-    """One claim, asked again with the same id while the outcome is unknown and the limit allows:
-    the claim that was executed although its reply was lost is then found, not taken for
-    another's. When it was sent, when it was answered, and what."""
+    """Send one claim, again and with the same id while the outcome is unknown and the limit allows:
+    the store then recognizes a claim that was executed although its reply was lost. Return when it
+    was sent, when it was answered, and the answer."""
 
     async def ask(budget: float) -> list[Granted | Busy | Differs]:
         return [await backend.claim(claim, budget)]
@@ -175,9 +184,9 @@ async def ask_until_known(
     sent: float,
     limit: float,
 ) -> tuple[float, float, Answers]:
-    """The same for any number of claims. It asks at longer and longer intervals, up to a tenth of
-    the limit: a crowd that waits for a store that is away must not be what keeps it from
-    starting."""
+    """Send a batch of claims until the outcome is known, as `claim_until_known` does. The pauses
+    between attempts grow up to a tenth of the limit: a large number of waiters must not keep a
+    store that is down from starting."""
     until = sent + limit
     pause = RETRY_PAUSE
     while True:
@@ -185,11 +194,11 @@ async def ask_until_known(
             answers = await ask(limit / ATTEMPTS)
             now = runtime.now()
             leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
-            if not leases or now < sent + min(leases) * BELIEF:
+            if not leases or now < sent + min(leases) * VALID_FRACTION:
                 return sent, now, answers
-            # We were paused, or the store was: this lease may be over. Ask anew, and be quick.
+            # This process or the store was paused: the lease may have expired. Ask again.
             if now >= until + PATIENCE:
-                raise BackendError("the store's answers take longer than the lease")
+                raise BackendError("the store's replies take longer than the lease")
         except BackendError as error:
             if not error.transient or runtime.now() + pause >= until:
                 raise
@@ -198,36 +207,40 @@ async def ask_until_known(
         sent = runtime.now()
 
 
-def _believed(waiting: Waiting, sent: float | None, grant: Granted, now: float) -> Obtained | None:
-    """What a bell or a refresh granted, if it is not over already."""
-    by_bell = sent is None
+def _accepted_grant(
+    waiting: Waiting, sent: float | None, grant: Granted, now: float
+) -> Obtained | None:
+    """The grant that a wake-up or a refresh delivered, or None if it is stale or has expired."""
+    by_wakeup = sent is None
     last_sent, last_fence = waiting.last
     if sent is None:
         if grant.fence <= last_fence:
-            return None  # older than an answer that said "still waiting": a late bell
+            return None  # older than a reply that was "still waiting": a late wake-up
         sent = last_sent
-    if _goes_back(waiting, grant):
-        return None  # a refresh cannot say that: ask
-    if now >= sent + grant.lease * BELIEF:
-        return None  # we were paused: ask, do not believe
-    return (sent, now, grant, by_bell)
+    if _is_stale_fence(waiting, grant):
+        return None  # not a possible answer to a refresh: claim again
+    if now >= sent + grant.lease * VALID_FRACTION:
+        return None  # this process was paused and the lease may have expired: claim again
+    return (sent, now, grant, by_wakeup)
 
 
-def _goes_back(waiting: Waiting, grant: Granted) -> bool:
-    """A fence that is not above the last one that we were told of. (0: a store without fences.)"""
+def _is_stale_fence(waiting: Waiting, grant: Granted) -> bool:
+    """True if the fence is not above the last one known to be issued. (0: a store without
+    fences.)"""
     return 0 < grant.fence <= waiting.last[1]
 
 
 async def leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:
-    """Out of the queue; a grant that crossed is given back. Unreachable: the keeper goes on trying,
-    and the place ends by itself, a grant that crossed with its first lease."""
+    """Withdraw the claim from the queue; a grant that crossed is released. If the store does not
+    answer, the keeper keeps trying; at the latest, the waiter expires after `law.WAITER_LEASE` and
+    a grant that crossed after its first lease."""
     for _ in range(ATTEMPTS):
         try:
             return await backend.leave(claim, limit / ATTEMPTS)
         except BackendError as error:
             if not error.transient:
                 return None
-    keeper.abandon(claim)
+    keeper.keep_withdrawing(claim)
     return None
 
 
@@ -237,9 +250,10 @@ def _refuse_if_closed(ledger: Ledger, claim: Claim) -> None:
 
 
 def differs(claim: Claim, answer: Differs) -> ConfigurationError:
+    """The error for a claim whose kind or size differs from that of the name in use."""
     if claim.take > claim.slots:
         return ConfigurationError(
-            f"{shown(claim.name)} has {claim.slots} slots: {claim.take} at once can never be had"
+            f"{shown(claim.name)} has {claim.slots} slots: a claim of {claim.take} never fits"
         )
     return ConfigurationError(
         f"{shown(claim.name)} is in use as {kind_of(answer.slots)}, and cannot be "

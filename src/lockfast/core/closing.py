@@ -1,4 +1,4 @@
-"""The end of a client: give back what is held, leave what is waited for, in bounded time."""
+"""Closing a client: release its holds and withdraw its waiters, in bounded time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXIT_PATIENCE = 0.2
 async def close(
     runtime: Runtime, ledger: Ledger, keeper: Keeper, backend: Backend, limit: float, exiting: bool
 ) -> None:
-    """Within about ``limit`` seconds. Those who wait are told, and leave; we wait for that, unless
-    the program is ``exiting``."""
+    """Close the client within about ``limit`` seconds. Its waiters are woken and withdraw their
+    claims; this waits for them, unless the program is ``exiting``."""
     ledger.closed = True
     keeper.stop()
     until = runtime.now() + limit
@@ -28,17 +28,17 @@ async def close(
             if held.state is not HELD:
                 continue
             ledger.end(held, RELEASED, runtime.now())
-        ledger.call_back(held)
+        ledger.run_callbacks(held)
         ended.append(held)
     ending = [held.claim for held in ended]
     for waiting in list(ledger.waiting.values()):
-        waiting.wake(None)  # wake up, and find that we are closed
+        waiting.wake(None)  # the waiter finds that the client is closed
         ending.append(waiting.claim)
     await _end_all(runtime, backend, ending, until)
     for held in ended:
         ledger.emit_end(held)
-    # Who is in the middle of asking could still be granted something: threads go on until they
-    # notice that we are closed. Tasks do not, once the program is exiting.
+    # An acquisition under way could still be granted: threads go on until they notice that the
+    # client is closed. Tasks do not, once the program is exiting.
     if exiting:
         threads = keeper.runtime is runtime
         until = runtime.now() + (EXIT_PATIENCE if threads else 0.0)
@@ -47,9 +47,9 @@ async def close(
 
 
 async def _end_all(runtime: Runtime, backend: Backend, claims: list[Claim], until: float) -> None:
-    """As many as there is time for: a store that is away must not keep a program from ending. Their
-    leases do the rest."""
-    left, why = 0, "no time was left"
+    """Withdraw as many claims as there is time for: an unreachable store must not keep a program
+    from ending. The leases end the rest."""
+    left, why = 0, "out of time"
     for done, claim in enumerate(claims):
         rest = until - runtime.now()
         if rest <= 0:
@@ -60,4 +60,4 @@ async def _end_all(runtime: Runtime, backend: Backend, claims: list[Claim], unti
         except BackendError as error:
             left, why = left + 1, str(error)
     if left:
-        log.warning("lockfast: release of %d unknown, their leases end them: %s", left, why)
+        log.warning("lockfast: release of %d claims unknown, leases end them: %s", left, why)

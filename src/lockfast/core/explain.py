@@ -1,4 +1,4 @@
-"""How a refused caller is told who is in the way: one line, for people."""
+"""Descriptions of a name's holders in one line, for messages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from lockfast.model import Snapshot
 
 
 def taken_message(name: str, timeout: float, snapshot: Snapshot | None) -> str:
-    """What `AcquireTimeout` says."""
+    """The message of `AcquireTimeout`."""
     waited = f"within {timeout:g} s" if timeout > 0 else "at once"
     return f"{name!r} was not acquired {waited}: {describe(snapshot)}"
 
 
 def describe(snapshot: Snapshot | None) -> str:
-    """Who holds it, since when and for how long, and how many wait."""
+    """The first holder, since when and for how long it holds the name, and the number of
+    waiters."""
     if snapshot is None:
-        return "who holds it could not be asked"
+        return "its holder is unknown (the store did not answer)"
     if not snapshot.holders:
         queue = f", {_waiting(snapshot)}" if snapshot.waiters else ""
-        return f"it has just become free{queue}; ask again or wait longer (timeout=)"
+        return f"it has just become free{queue}; try again or wait longer (timeout=)"
     first = snapshot.holders[0]
     more = len(snapshot.holders) - 1
     others = f" and {more} more" if more else ""
@@ -31,11 +32,11 @@ def describe(snapshot: Snapshot | None) -> str:
 
 def _waiting(snapshot: Snapshot) -> str:
     count = len(snapshot.waiters)
-    return "1 waits for it" if count == 1 else f"{count} wait for it"
+    return "1 waiter" if count == 1 else f"{count} waiters"
 
 
 def ago(seconds: float) -> str:
-    """A duration as people say it."""
+    """A duration for people to read."""
     seconds = max(seconds, 0.0)
     if seconds < 60:
         return f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""What can be done with a hold: release it, renew it, let go of it for another."""
+"""Operations on a hold: release, renew, detach for another process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lockfast.model import ALL_SLOTS, Claim, Gone, Granted
 
 T = TypeVar("T")
 log = logging.getLogger("lockfast")
-MANY = 100  # in one request: more would keep a store from others for too long
+LARGEST_BATCH = 100  # claims in one request: more would block a store for others
 
 
 class Holding(Validity):
-    """The half of a client that begins when something is held."""
+    """Mixin of a client's operations on its holds."""
 
     backend: Backend
     keeper: Keeper
@@ -31,29 +31,31 @@ class Holding(Validity):
     # ---- release, renew, hand over ---------------------------------------------------------
 
     async def release(self, held: Held, take: int = 1) -> None:
-        """One step out; the last one gives it back. Lost is `HoldLost`, too many is `NotHeld`.
-        ``take`` is what the entry had asked for: a writer's last one, if the same owner also reads,
-        leaves it a reader."""
+        """Leave one entry of the hold; the last one releases it at the store. `HoldLost` if the
+        hold was lost, `NotHeld` if it was released too often. ``take`` is what the entry had asked
+        for: when a writer that also reads leaves its last write entry, it becomes a reader."""
         now = self.runtime.now()
         if held.state is HELD and now >= held.deadline:
             self.settle(held)
         if held.state is LOST and held.count > 0:
             await self._unwind_lost(held)
-        # If it is unknown, this is a retry, after an error that said so.
+        # A hold with an unknown outcome: the caller retries after the error that reported it.
         if held.unknown or self._step_out(held, now, take):
-            await (self.give_back(held) if held.told is None else self._give_back(held))
+            await (self.give_back(held) if held.acquired_event is None else self._give_back(held))
         elif held.claim.take == ALL_SLOTS and not held.writes:
             await self._become_reader(held)
 
     async def _give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
-        """The same, and those who listen are told, after the store: the next one waits for that."""
+        """Release at the store, then emit the event: the next holder must not wait for
+        listeners."""
         try:
             await self.give_back(held, answer)
         finally:
             self.ledger.emit_end(held)
 
     def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """The common case without a coroutine, as `attempt_now`; else what to run instead."""
+        """Release without a coroutine in the common case, as `attempt_now` acquires; else return
+        the coroutine to run instead."""
         now = self.runtime.now()
         if self._claim_now is None or not _is_common(held, now):
             return self.release(held, take)
@@ -66,12 +68,13 @@ class Holding(Validity):
             return self._give_back(held, error)
         if not known:
             return self._give_back(held, known)
-        if held.told is not None:
+        if held.acquired_event is not None:
             self.ledger.emit_end(held)
         return None
 
     def release_soon(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """The common case with one coroutine instead of three; else what to await instead."""
+        """Release with one coroutine instead of three in the common case; else return the coroutine
+        to await instead."""
         now = self.runtime.now()
         if self._claim_soon is None or not _is_common(held, now):
             return self.release(held, take)
@@ -83,25 +86,25 @@ class Holding(Validity):
             claim = held.claim
             asked = self.backend.release_soon(claim, first_budget(claim[3]))  # type: ignore[attr-defined]
             if asked is not None:
-                answer = self.backend.release_said(await asked)  # type: ignore[attr-defined]
+                answer = self.backend.release_result(await asked)  # type: ignore[attr-defined]
         except GeneratorExit:
             raise
         except BaseException as error:
             answer = error
         if answer is not True:
             await self._give_back(held, answer)
-        elif held.told is not None:
+        elif held.acquired_event is not None:
             self.ledger.emit_end(held)
 
-    async def release_batch(self, several: Sequence[tuple[Held, int]]) -> list[LockfastError]:
-        """One step out of each, as `release` does, in as few requests as the store can; what went
-        wrong with any. Cancelled or interrupted, all of them are given back nevertheless."""
+    async def release_batch(self, entries: Sequence[tuple[Held, int]]) -> list[LockfastError]:
+        """Leave one entry of each hold, as `release` does, in as few requests as the store can, and
+        return the errors. If cancelled or interrupted, all of them are released nevertheless."""
         errors: list[LockfastError] = []
         last: list[Held] = []
         reads_on: list[Held] = []
         late: list[Claim] = []
         now = self.runtime.now()
-        for held, take in several:
+        for held, take in entries:
             try:
                 if now >= held.deadline:
                     self.settle(held)
@@ -116,9 +119,9 @@ class Holding(Validity):
             except LockfastError as error:
                 errors.append(error)
         try:
-            for start in range(0, len(last), MANY):
-                errors += await self._give_back_many(last[start : start + MANY])
-            await self._release_again_many(late)
+            for start in range(0, len(last), LARGEST_BATCH):
+                errors += await self._give_back_batch(last[start : start + LARGEST_BATCH])
+            await self._release_again_batch(late)
             for held in reads_on:
                 try:
                     await self._become_reader(held)
@@ -128,59 +131,59 @@ class Holding(Validity):
             raise
         except BaseException:
             ending = [*(held.claim for held in last), *late]
-            await self.runtime.shielded(self._release_again_many(ending), MAX_BUDGET)
+            await self.runtime.shielded(self._release_again_batch(ending), MAX_BUDGET)
             raise
         finally:
             for held in last:
                 self.ledger.emit_end(held)
         return errors
 
-    async def _give_back_many(self, several: Sequence[Held]) -> list[LockfastError]:
-        """Tell the store. Those it did not answer for are asked for one by one, until one more is
-        not answered: then it is away, and the leases do the rest."""
-        claims = [held.claim for held in several]
+    async def _give_back_batch(self, holds: Sequence[Held]) -> list[LockfastError]:
+        """Release a batch at the store. Holds without an answer are released one by one, until one
+        more is not answered: then the store is unreachable, and the leases end the rest."""
+        claims = [held.claim for held in holds]
         answers: Sequence[bool | None]
         errors: list[LockfastError] = []
-        away: BackendError | None = None
+        unreachable: BackendError | None = None
         try:
             answers = await self.backend.release_batch(claims, _budget_for(claims))
         except BackendError as error:
             answers = [None] * len(claims)
-            away = None if error.transient else error
-            for held in several:
+            unreachable = None if error.transient else error
+            for held in holds:
                 held.unknown = True
-        for held, known in zip(several, answers, strict=True):
+        for held, known in zip(holds, answers, strict=True):
             if known:
                 held.unknown = False
                 continue
             try:
-                if away is not None:
-                    raise self._release_unknown(held, away)
+                if unreachable is not None:
+                    raise self._release_unknown(held, unreachable)
                 await self.give_back(held, known)
             except BackendError as error:
-                away = error
+                unreachable = error
                 errors.append(error)
             except LockfastError as error:
                 errors.append(error)
         return errors
 
-    async def _release_again_many(self, claims: Sequence[Claim]) -> None:
-        """Out of them, as well as we can: the leases do the rest."""
-        for start in range(0, len(claims), MANY):
-            some = claims[start : start + MANY]
+    async def _release_again_batch(self, claims: Sequence[Claim]) -> None:
+        """Release the claims once more, best effort: the leases end the rest."""
+        for start in range(0, len(claims), LARGEST_BATCH):
+            some = claims[start : start + LARGEST_BATCH]
             try:
                 await self.backend.release_batch(some, _budget_for(some))
             except BackendError as error:
-                log.warning("lockfast: release of %d unknown: %s", len(some), error)
+                log.warning("lockfast: release of %d claims unknown: %s", len(some), error)
                 for claim in some:
-                    self.keeper.see_off(claim)
+                    self.keeper.withdraw_if_session_bound(claim)
 
     def _step_out(self, held: Held, now: float, take: int) -> bool:
-        """One step out; whether it was the last, so that the store is to be told."""
+        """Leave one entry; True if it was the last, so that the store must be asked to release."""
         writes = take == ALL_SLOTS
         with self.ledger.mutex:
             if held.state is not HELD or (held.writes if writes else held.count - held.writes) <= 0:
-                raise _one_too_many(held, writes)
+                raise _excess_release(held, writes)
             held.count -= 1
             if writes:
                 held.writes -= 1
@@ -188,13 +191,13 @@ class Holding(Validity):
                 return False
             self.ledger.end(held, RELEASED, now)
         if held.callbacks:
-            self.ledger.call_back(held)
+            self.ledger.run_callbacks(held)
         return True
 
     async def _become_reader(self, held: Held) -> None:
-        """A writer that also reads goes on as a reader, under its fence, and lets others read. From
-        now on we ask no more of it, whatever becomes of the request: a store that did not hear of
-        it keeps others out for longer, which is safe."""
+        """Turn a writer that also reads into a reader, under the same fence, so that others may
+        read. Locally it is a reader from now on, whatever becomes of the request: a store that did
+        not receive it keeps others out for longer, which is safe."""
         with self.ledger.mutex:
             held.claim = held.claim._replace(take=1)
         try:
@@ -211,7 +214,7 @@ class Holding(Validity):
             self.check(held)
 
     async def _answered(self, held: Held, ask: Callable[[float], Awaitable[T]]) -> T:
-        """What the store says to it, asked again while the answer gets lost."""
+        """The store's answer to a request, which is repeated while replies are lost."""
         budget = budget_for(held.claim.lease)
         until = self.runtime.now() + budget
         while True:
@@ -223,9 +226,9 @@ class Holding(Validity):
             await self.runtime.sleep(RETRY_PAUSE)
 
     def _step_out_of_loss(self, held: Held) -> bool:
-        """One step out of what is lost; whether it was the last. It may be lost to our clock alone:
-        then the store is told, by our own claim id, so that the next need not wait for the rest of
-        the lease."""
+        """Leave one entry of a lost hold; True if it was the last and the store should release it.
+        The hold may have expired by our clock alone: releasing it by our own claim id spares the
+        next holder the rest of the lease."""
         with self.ledger.mutex:
             held.count -= 1
             last = held.count == 0
@@ -240,8 +243,8 @@ class Holding(Validity):
         raise held.loss()
 
     async def give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
-        """Tell the store, and ask again if it did not answer: never guess. ``answer`` is what it
-        said or raised when it was told already."""
+        """Release the hold at the store, and ask again if it did not answer: never guess.
+        ``answer`` is the reply or the exception of a first attempt that was already made."""
         budget = budget_for(held.claim.lease)
         until: float | None = None
         while True:
@@ -260,90 +263,90 @@ class Holding(Validity):
             except BackendError as error:
                 held.unknown = True
                 now = self.runtime.now()
-                until = until or now + budget * (1 - 1 / ATTEMPTS)  # one of them is spent
+                until = until or now + budget * (1 - 1 / ATTEMPTS)  # one attempt is spent
                 if not error.transient or now + RETRY_PAUSE >= until:
                     raise self._release_unknown(held, error) from error
             except BaseException:
-                # Cancelled in the middle: it may or may not have reached the store.
+                # Cancelled under way: the request may or may not have reached the store.
                 await self.runtime.shielded(
                     self._release_again(self.backend, held.claim, budget), budget
                 )
                 raise
-        # "Not ours any more" after an answer that got lost: our own first request did it, unless
-        # the lease could have ended meanwhile.
+        # "Not held" after a lost reply: our own first request released it, unless the lease may
+        # have expired meanwhile.
         unknown, held.unknown = held.unknown, False
         if not known and (not unknown or self.runtime.now() >= held.deadline):
             cause = "the store no longer knew it when it was released"
-            raise self.ledger.lost_unnoticed(held, cause)
+            raise self.ledger.lost_before_release(held, cause)
 
     async def _release_again(self, backend: Backend, claim: Claim, limit: float) -> None:
-        """Out of it, held or waiting, as well as we can: the lease does the rest."""
+        """Withdraw a claim, holding or waiting, best effort: the lease ends it otherwise."""
         try:
             await backend.leave(claim, max(limit, 0.01))
         except BackendError as error:
             log.warning("lockfast: release of %s unknown: %s", shown(claim.name), error)
-            self.keeper.see_off(claim)
+            self.keeper.withdraw_if_session_bound(claim)
 
     def _release_unknown(self, held: Held, error: BackendError) -> BackendError:
         rest = max(held.deadline - self.runtime.now(), 0.0)
-        self.keeper.see_off(held.claim)
+        self.keeper.withdraw_if_session_bound(held.claim)
         return BackendError(
             f"whether {shown(held.claim.name)} was released is unknown, the store did not answer: "
-            f"{error}. It is renewed no more and frees itself in at most {rest:.1f} s",
+            f"{error}. It is no longer renewed and frees itself in at most {rest:.1f} s",
             transient=error.transient,
         )
 
     async def renew(self, held: Held, lease: float | None) -> None:
-        """Extend it now, by hand; `HoldLost` if it cannot be."""
+        """Extend the hold now, by hand; `HoldLost` if that is impossible."""
         self.check(held)
         claim = held.claim
         if lease is not None and lease != claim.lease:
             claim = claim._replace(lease=lease)
-        sent = held.uncertain_since = self.runtime.now()  # until it is answered
+        sent = held.uncertain_since = self.runtime.now()  # uncertain until answered
         (answer,) = await self.backend.renew([claim], [held.fence], budget_for(claim.lease))
         if isinstance(answer, Granted) and answer.fence == held.fence:
             with self.ledger.mutex:
                 if held.state is HELD and self.runtime.now() < held.deadline:
-                    # Not the claim that we sent: a writer may have become a reader meanwhile.
+                    # Not the claim that was sent: a writer may have become a reader meanwhile.
                     held.claim = held.claim._replace(lease=claim.lease)
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
                     held.extend_validity(sent, min(answer.lease, claim.lease))
-            self.keeper.mind(held.due)
+            self.keeper.schedule(held.due)
         else:
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
 
     async def detach(self, held: Held, until: float | None = None) -> str:
-        """Let go of it without releasing; the text lets another process take it over, as long as
-        its lease lasts, or until then."""
+        """Give up the hold without releasing it. Return a text with which another process can take
+        it over until its lease ends, or until ``until``."""
         self.check(held)
         if held.count > 1:
             raise NotHeld(
-                f"{shown(held.claim.name)} was entered {held.count} times: detach it where it was "
-                "acquired, not inside"
+                f"{shown(held.claim.name)} was entered {held.count} times: detach it in the "
+                "outermost block"
             )
         try:
             with self.ledger.mutex:
-                self.ledger.kept.pop(held.claim.id, None)  # a renewal would undo what we write
+                self.ledger.kept.pop(held.claim.id, None)  # a renewal would undo the transfer
             claim, answer = await self._let_go(held, until)
         except BaseException:
             with self.ledger.mutex:
                 if held.state is HELD:
                     self.ledger.kept[held.claim.id] = held
-            self.keeper.mind(held.due)
+            self.keeper.schedule(held.due)
             raise
         if not isinstance(answer, Granted):
             self.ledger.lose(held, "the store no longer knows it")
         self.check(held)
         with self.ledger.mutex:
             self.ledger.end(held, DETACHED, self.runtime.now())
-        self.ledger.tell(held)
+        self.ledger.notify_end(held)
         return f"lf1:{claim.id}:{held.fence}:{claim.lease!r}:{claim.slots}:{claim.take}"
 
     async def _let_go(self, held: Held, until: float | None) -> tuple[Claim, Granted | Gone]:
-        """Asked again if the answer is lost: who believes that it holds what nobody will renew, or
-        that nothing was left behind where a mark was, would act on it."""
+        """Transfer the hold to nobody, and ask again if the reply is lost. A caller that did not
+        know the outcome would rely on a hold that nobody renews, or miss a mark that was left."""
         ends = self.runtime.now() + budget_for(held.claim.lease)
         while held in self.keeper.sending and self.runtime.now() < ends:
             await self.runtime.sleep(RETRY_PAUSE / 4)
@@ -358,11 +361,11 @@ class Holding(Validity):
 
 
 def _is_common(held: Held, now: float) -> bool:
-    """Is it held, and no writer's that also reads?"""
+    """True for a valid hold that is not a writer's with more than one entry."""
     return held.state is HELD and now < held.deadline and not (held.writes and held.count > 1)
 
 
-def _one_too_many(held: Held, writes: bool) -> NotHeld:
+def _excess_release(held: Held, writes: bool) -> NotHeld:
     name = shown(held.claim.name)
     if held.state is not HELD:
         return NotHeld(f"the hold on {name} was {held.state.value} already: one release too many")

@@ -1,19 +1,19 @@
-"""The keeper (elsewhere called a watchdog): renews what is held, refreshes the places of those who
-wait, notices what is lost, and hears the bells. One per client, whatever it holds or waits for.
+"""The keeper (elsewhere called a watchdog): renews holds, refreshes waiters, notices losses, and
+listens for wake-ups. There is one per client, whatever the client holds or waits for.
 
 The rules:
 
-1. On waking up, the deadline comes first: what our own clock proves lost is lost, whatever an
-   answer that is still under way may say.
-2. An error in renewal is not a loss. It is tried again until the deadline, then it is one, once.
-   Until then the hold is in doubt, which its owner can see.
-3. Batches: a hundred or so claims a step keep a store from being blocked for others.
-4. Nothing on the fast path wakes the keeper: it sleeps until the earliest thing is due, and a hold
-   that is released before that is simply not there any more.
-5. A keeper with nothing to do ends, and one that died is noticed: the next hold starts another.
-6. A hold that lasts longer than ``warn_after`` is told of, once, with the stack of who acquired it.
-7. A claim that was given up while the store did not answer may still stand, or come to stand, in
-   the queue, and would be granted to nobody. So the keeper goes on leaving it until it is answered.
+1. On waking up, the keeper checks deadlines first: a hold that our own clock proves expired is
+   lost, whatever a reply that is still under way may say.
+2. A failed renewal is not a loss. The keeper retries until the deadline, and then reports the loss
+   once. Until then the hold is uncertain, which its owner can see.
+3. Renewals are sent in batches of a hundred or so, which do not block a store for others.
+4. Nothing on the fast path wakes the keeper: it sleeps until the earliest entry is due, and a hold
+   that was released before that is simply no longer in the ledger.
+5. A keeper with nothing to do ends; the next hold starts another, also after one that died.
+6. A hold that lasts longer than ``warn_after`` is logged, once, with the stack of its owner.
+7. A claim that was given up while the store did not answer may still be, or get, in the queue, and
+   would be granted to nobody. So the keeper withdraws it, again and again until it is answered.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from lockfast.model import Busy, Claim, Gone, Granted, Who
 BATCH = 125
 IDLE = 20.0
 MAX_BUDGET, LEAST_BUDGET = 5.0, 0.001
-STUMBLE = 0.5
-# How often, and for how long, to leave what was given up: so long could a place and its grant last.
+ERROR_PAUSE = 0.5
+# How often, and for how long, to withdraw a claim that was given up: a waiter, and then its grant,
+# could last that long.
 LEAVE_EVERY = 0.5
 LEAVE_FOR = WAITER_LEASE + FIRST_LEASE
 LEAVE_BUDGET = 0.25
@@ -42,7 +43,7 @@ log = logging.getLogger("lockfast")
 
 
 def budget_for(lease: float) -> float:
-    """How long one operation may take: a sixth of the lease, so that several fit before it ends."""
+    """The longest time for one operation: a sixth of the lease, so that several fit in it."""
     return lease / 6 if lease < 6 * MAX_BUDGET else MAX_BUDGET
 
 
@@ -55,30 +56,31 @@ class Keeper:
         self._running = False
         self._stopped = False
         self.wakes_at = NEVER
-        self._looks_at = -NEVER
-        self._leaves_at = NEVER
-        self.sending: list[Held | Waiting] = []  # what it is in the middle of renewing
-        # Some stores know when all that is held may be lost at once, and say so.
+        self._scan_at = -NEVER
+        self._withdraw_at = NEVER
+        self.sending: list[Held | Waiting] = []  # entries whose renewal is under way
+        # Some stores report when all holds may be lost at once.
         on_uncertain = getattr(backend, "on_uncertain", None)
         self._in_session = on_uncertain is not None
         self._leave_for = LEAVE_FOR
         if on_uncertain is not None:
             on_uncertain(self.mark_uncertain)
-            # A session that we could not reach for so long has ended.
+            # After that time an unreachable session has ended.
             self._leave_for += 2 * backend.capabilities.session
 
     @property
     def running(self) -> bool:
         return self._running
 
-    def mind(self, due: float) -> None:
-        """Something is in the ledger that is due then. Not under the mutex."""
+    def schedule(self, due: float) -> None:
+        """Make the keeper run at ``due``, when an entry of the ledger is due. Not under the
+        mutex."""
         if due >= self.wakes_at:
             return  # rule 4: the common case
         with self._ledger.mutex:
             if due >= self.wakes_at or self._stopped:
                 return
-            self.wakes_at = self._looks_at = due
+            self.wakes_at = self._scan_at = due
             started, self._running = self._running, True
         if started:
             self.backend.interrupt()
@@ -86,21 +88,21 @@ class Keeper:
             self.runtime.spawn("lockfast-keeper", self.run)
 
     def mark_uncertain(self) -> None:
-        """Whether anything is still held is unknown: ask, now."""
+        """Mark all holds as uncertain, and renew them at once to find out."""
         now = self.runtime.now()
         with self._ledger.mutex:
             for held in self._ledger.kept.values():
                 held.due = held.early = held.uncertain_since = now
-        self.mind(now)
+        self.schedule(now)
 
     def stop(self) -> None:
-        """End it; holds are no longer renewed."""
+        """Stop the keeper; holds are no longer renewed."""
         with self._ledger.mutex:
             self._stopped = True
         self.backend.interrupt()
 
-    def died(self) -> None:
-        """Its thread is no more (a fork, a killed thread): the next `mind` starts another."""
+    def mark_ended(self) -> None:
+        """Record that the keeper's thread has ended, so that the next `schedule` starts another."""
         self._running = False
         self.wakes_at = NEVER
 
@@ -119,24 +121,24 @@ class Keeper:
                         idle_since = now
                     elif now - idle_since >= IDLE and self._retire():
                         return
-                    # From now on, not from when we began: leaving what was given up takes time.
+                    # Read the clock again: withdrawing claims takes time.
                     rest = self.wakes_at - self.runtime.now()
                     await self.backend.listen(IDLE if rest == NEVER else max(rest, 0.0))
-                except Exception:  # whatever it is, the holds must be kept: say it, and go on
-                    log.exception("lockfast: the keeper stumbled, and goes on")
-                    await self.runtime.sleep(STUMBLE)
+                except Exception:  # whatever it is, the holds must be kept: log it and continue
+                    log.exception("lockfast: unexpected error in the keeper, which continues")
+                    await self.runtime.sleep(ERROR_PAUSE)
         finally:
-            self.died()
+            self.mark_ended()
 
     async def _work(self, now: float) -> bool:
-        """Do what is due; whether there was anything."""
-        if self._ledger.abandoned and now >= self._leaves_at:
-            await self._leave_abandoned(now)
+        """Do everything that is due; False if nothing was."""
+        if self._ledger.withdrawals and now >= self._withdraw_at:
+            await self._withdraw_claims(now)
             now = self.runtime.now()
         overdue, work, long = self._plan(now)
         for held in overdue:
-            self._ledger.lose(held, held.why_over())
-            self.see_off(held.claim)
+            self._ledger.lose(held, held.expiry_reason())
+            self.withdraw_if_session_bound(held.claim)
         for held, alarm in long:
             _warn(held, alarm, now)
         if work:
@@ -146,50 +148,53 @@ class Keeper:
                 self.sending = []
         return bool(overdue or work)
 
-    def abandon(self, claim: Claim) -> None:
-        """Nobody wants it any more, and the store did not answer when it was told so."""
+    def keep_withdrawing(self, claim: Claim) -> None:
+        """Withdraw a claim that nobody wants any more, again and again, because the store did not
+        answer the first attempt."""
         now = self.runtime.now()
         with self._ledger.mutex:
-            self._ledger.abandoned[claim.id] = (claim, now + self._leave_for)
-            self._leaves_at = min(self._leaves_at, now + LEAVE_EVERY)
-        self.mind(now + LEAVE_EVERY)
+            self._ledger.withdrawals[claim.id] = (claim, now + self._leave_for)
+            self._withdraw_at = min(self._withdraw_at, now + LEAVE_EVERY)
+        self.schedule(now + LEAVE_EVERY)
 
-    def see_off(self, claim: Claim) -> None:
-        """It is over for us, and whether the store knows that is unknown. A lease ends it there;
-        where holds end with a session, nothing does as long as our session lives."""
+    def withdraw_if_session_bound(self, claim: Claim) -> None:
+        """Withdraw a claim that has ended here and may still exist at the store. Elsewhere its
+        lease ends it; where holds end with a session, nothing does while our session lives."""
         if self._in_session:
-            self.abandon(claim)
+            self.keep_withdrawing(claim)
 
-    async def _leave_abandoned(self, now: float) -> None:
-        """Rule 7. One that is not answered is enough to know that the store is still away."""
-        self._leaves_at = NEVER
-        for claim_id, (claim, until) in list(self._ledger.abandoned.items()):
+    async def _withdraw_claims(self, now: float) -> None:
+        """Apply rule 7. Stop at the first claim that is not answered: the store is still
+        unreachable."""
+        self._withdraw_at = NEVER
+        for claim_id, (claim, until) in list(self._ledger.withdrawals.items()):
             try:
                 if now < until:
                     await self.backend.leave(claim, min(LEAVE_BUDGET, budget_for(claim.lease)))
             except BackendError:
-                self._leaves_at = self.runtime.now() + LEAVE_EVERY
+                self._withdraw_at = self.runtime.now() + LEAVE_EVERY
                 return
-            self._ledger.abandoned.pop(claim_id, None)
+            self._ledger.withdrawals.pop(claim_id, None)
 
     def _retire(self) -> bool:
         with self._ledger.mutex:
-            if self._ledger.kept or self._ledger.waiting or self._ledger.abandoned:
+            if self._ledger.kept or self._ledger.waiting or self._ledger.withdrawals:
                 return False
-            self.died()
+            self.mark_ended()
             return True
 
     def _plan(
         self, now: float
     ) -> tuple[list[Held], list[Held | Waiting], list[tuple[Held, Alarm]]]:
-        """What is over, what to send now, what lasts long; sets when to look again."""
+        """Find expired holds, entries to renew now, and holds to warn about; set when to scan
+        again."""
         overdue: list[Held] = []
         work: list[Held | Waiting] = []
         long: list[tuple[Held, Alarm]] = []
         with self._ledger.mutex:
-            if now < self._looks_at:
-                return overdue, work, long  # woken by a bell: nothing of ours is due
-            next_at = self._leaves_at
+            if now < self._scan_at:
+                return overdue, work, long  # woken by a wake-up message: nothing is due
+            next_at = self._withdraw_at
             due = False
             for held in self._ledger.kept.values():
                 if (alarm := held.alarm) is not None:
@@ -211,11 +216,11 @@ class Keeper:
                     due = due or waiting.due <= now
                 elif waiting.due < next_at:
                     next_at = waiting.due
-            if work and not due:  # all of it early: not worth sending for
+            if work and not due:  # all entries are early: not worth a request
                 next_at = min(next_at, *(entry.due for entry in work))
                 work = []
             self.sending = work
-            self.wakes_at = self._looks_at = -NEVER if work or overdue else next_at
+            self.wakes_at = self._scan_at = -NEVER if work or overdue else next_at
         return overdue, work, long
 
     async def _renew(self, work: list[Held | Waiting]) -> None:
@@ -226,7 +231,7 @@ class Keeper:
             ]
             fences = [entry.fence for entry in batch]
             lease = min([claim.lease for claim in claims])
-            # A loss is told on time: who waits for an answer does not look at the clock.
+            # The request must end by the first deadline, or the loss would be reported late.
             rest = max(min([entry.deadline for entry in batch]) - sent, LEAST_BUDGET)
             try:
                 answers = await self.backend.renew(claims, fences, min(budget_for(lease), rest))
@@ -247,16 +252,16 @@ class Keeper:
                         lost.append((entry, cause))
             for held, cause in lost:
                 self._ledger.lose(held, cause)
-            if unknown:  # one server of several is away: the others' are renewed all the same
+            if unknown:  # one server of several is unreachable: the others' holds are renewed
                 first = next(iter(unknown.values()))
                 self._not_renewed(first, len(unknown), list(unknown), lease)
 
     def _not_renewed(
         self, error: BackendError, asked: int, postponed: list[Held | Waiting], lease: float
     ) -> None:
-        """Rule 2."""
+        """Apply rule 2: retry soon, and mark the holds as uncertain."""
         self._ledger.renew_errors += 1
-        log.warning("lockfast: not renewed (%d), will ask again: %s", asked, error)
+        log.warning("lockfast: renewal of %d claims failed, will retry: %s", asked, error)
         now = self.runtime.now()
         for entry in postponed:
             _postpone(entry, now + min(1.0, lease / 20))
@@ -268,14 +273,14 @@ class Keeper:
     def _renewed(
         self, held: Held, claim: Claim, sent: float, now: float, answer: Granted | Busy | Gone
     ) -> str:
-        """Believe in it anew, or say why it is lost. Under the mutex."""
+        """Extend the validity of a renewed hold, or return why it is lost. Under the mutex."""
         if held.state is not HELD:
             return ""  # released meanwhile
         if not isinstance(answer, Granted) or answer.fence != held.fence:
             return "the store no longer knows it (its lease ran out there, or it was broken)"
         if now >= held.deadline:
-            return held.why_over()  # rule 1: the good answer came too late
-        # A store may give less than it was asked for.
+            return held.expiry_reason()  # rule 1: the grant came too late
+        # A store may grant less than it was asked for.
         held.extend_validity(sent, answer.lease if answer.lease < claim.lease else claim.lease)
         self._ledger.renewals += 1
         return ""
@@ -290,7 +295,7 @@ class Keeper:
         if isinstance(answer, Granted):
             waiting.granted(sent, answer)
         else:
-            waiting.wake(None)  # it asks again, and takes a new place
+            waiting.wake(None)  # it has lost its position: it claims again, at the end
 
 
 def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:
@@ -299,16 +304,16 @@ def _batches(work: list[Held | Waiting]) -> Iterator[list[Held | Waiting]]:
 
 
 def _capped(entry: Held | Waiting, now: float) -> Claim:
-    """What is to end at some time is not renewed for longer."""
+    """The claim with its lease cut so that it does not outlast the entry's own end."""
     claim, rest = entry.claim, entry.ends_by - now
     return claim if rest >= claim.lease else claim._replace(lease=max(rest, 0.001))
 
 
 def _warn(held: Held, alarm: Alarm, now: float) -> None:
-    """Rule 6. The stack is that of now: where it is stuck, if it is."""
+    """Apply rule 6. The stack is the current one, which shows where the owner is stuck."""
     log.warning(
-        "lockfast: %s has been held for %s, longer than warn_after=%g s, by %s, fence %d. Who "
-        "acquired it is here:\n%s",
+        "lockfast: %s has been held for %s, longer than warn_after=%g s, by %s, fence %d. Its "
+        "owner is at:\n%s",
         shown(held.claim.name),
         ago(now - held.acquired_at),
         alarm.after,

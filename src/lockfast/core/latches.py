@@ -1,7 +1,7 @@
-"""Latches and barriers: what many wait for together. See rule 7 of the law.
+"""Latches and barriers, at which callers wait for each other. See rule 7 of the law.
 
-Who waits stands in the queue like anybody else, is refreshed by the keeper and woken by a bell.
-What it is granted then holds nobody up, and is given back at once.
+A waiter is queued like any other, refreshed by the keeper and woken by a wake-up. The hold that it
+is granted blocks nobody, and is released at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ log = logging.getLogger("lockfast")
 
 
 async def count_down(core: Core, terms: Terms) -> bool:
-    """Count it down by one; False: it was open already. Counted once, also if a reply is lost. What
-    is counted belongs to nobody: it stays although this process may end."""
+    """Count the latch down by one; False if it was open already. It is counted once, even if a
+    reply is lost. The count has no owner: it stays if this process ends."""
     begun = core.begin(terms, 0)
-    assert not isinstance(begun, Held), "each time is an owner of its own"
+    assert not isinstance(begun, Held), "each count-down is an owner of its own"
     claim = begun[0]
     try:
         now, limit = core.runtime.now(), budget_for(terms.lease)
@@ -36,24 +36,24 @@ async def count_down(core: Core, terms: Terms) -> bool:
 
 
 async def pass_through(core: Core, terms: Terms, timeout: float | None) -> bool:
-    """Wait for the others; False: the time was over, and our place is given up. Unless we were let
-    through just before: the others have gone on and count on us."""
+    """Wait for the others; False on time-out, when the claim is withdrawn. A grant that crosses the
+    withdrawal counts as True: the others have already passed and count on this caller."""
     outcome = await core.attempt(terms, timeout)
     if not isinstance(outcome, Held):
         return outcome is not None and outcome.crossed
     try:
         await core.release(outcome)
     except (BackendError, HoldLost) as error:
-        log.debug("lockfast: %s was passed; it ends by its lease: %s", shown(terms.name), error)
+        log.debug("lockfast: %s passed; its lease ends the hold: %s", shown(terms.name), error)
     return True
 
 
 async def remaining(core: Core, terms: Terms) -> int:
-    """How many have still to count down. One that nobody has touched is not open."""
+    """The number of counts that are missing. A latch that nobody has counted down is closed."""
     seen = await core.inspect(terms.name)
     return terms.slots - LATCH - sum(holder.take for holder in seen.holders)
 
 
 async def waiting(core: Core, terms: Terms) -> int:
-    """How many wait there now."""
+    """The number of waiters."""
     return len((await core.inspect(terms.name)).waiters)

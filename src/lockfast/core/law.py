@@ -1,26 +1,26 @@
-"""The one law of slots: who gets a name, in what order, and for how long.
+"""The law of slots: which claim gets a name, in what order, and for how long.
 
-A name has slots; a claim takes some. **A claim is granted when it fits beside the live holds and
-nobody who waits stands before it** (fair), **or as soon as it fits** (unfair). Each function here
-is one atomic step at the store: it sees one name through a `Book` at one moment and writes through
-it. The memory and SQLite stores run these very lines; the other stores say the same in their own
-language and are tested against it.
+A name has slots; a claim takes some. **A claim is granted when it fits beside the live holds and no
+waiter is before it** (fair), **or as soon as it fits** (unfair). Each function here is one atomic
+step at the store: it reads and writes one name through a `Book`, at one moment. The memory, SQLite
+and SQL stores run this code; Lua and ZooKeeper implement the same rules and are tested against it.
 
 The rules:
 
-1. A hold or a place whose time is over is dead. A book never shows the dead.
-2. Claims stand in arrival order. A fair claim that does not fit stops every fair one behind it, so
-   a big claim (a writer) is not starved by small ones. An unfair claim has no place: it stops
-   nobody, and is only rung when slots are left over.
-3. Whatever frees slots serves the next in the same step, and rings only their bells. They are
-   granted a short first lease: one who died meanwhile costs no more than that.
-4. Every step is idempotent by claim id. Nothing but `claim` makes a hold or a place, so a late
-   renewal cannot bring back what was released.
-5. A fence is greater than every fence the store gave before, also after it forgot (see the books).
-6. The size of a name is that of its live rows. Nothing is left behind when the last of them ends.
-7. A latch and a barrier are names too, of sizes of their own (see `model`). Who counts a latch down
-   takes one of its slots for good; who waits for it takes none, and fits when all are taken. The
-   parties of a barrier fit when as many as it needs are waiting.
+1. A hold or a waiter whose lease has expired is dead. A book never shows dead rows.
+2. Waiters are queued in arrival order. A fair waiter that does not fit blocks every fair waiter
+   behind it, so that small claims do not starve a large one (a writer). An unfair waiter has no
+   position: it blocks nobody, and is only woken, not granted, when slots are left over.
+3. A step that frees slots grants them to the next waiters in the same step, and wakes only those.
+   Their first lease is short: a waiter that has died meanwhile delays the others no longer.
+4. Every step is idempotent by claim id. Only `claim` creates a hold or a waiter, so that a late
+   renewal cannot bring back a released hold.
+5. A fence is greater than every fence that the store issued before, even if the store has lost its
+   data meanwhile (see the books).
+6. The size of a name is that of its live rows. Nothing is left behind when the last row ends.
+7. Latches and barriers are names of sizes of their own (see `model`). A count-down takes one slot
+   of a latch for good; a waiter takes none, and fits when all slots are taken. The parties of a
+   barrier fit when as many are waiting as the barrier needs.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from lockfast.model import (
     Who,
 )
 
-# How long a place lives without being refreshed. The keeper refreshes four times as often.
+# How long a waiter stays in the queue without being refreshed. The keeper refreshes four times as
+# often.
 WAITER_LEASE = 6.0
 REFRESH = WAITER_LEASE / 4
-# The lease of a grant that the waiter did not ask for just now. It must outlast a few refreshes,
-# because the waiter's belief counts from its last one, and be short, because its process may have
-# died since.
+# The lease of a grant to a waiter that is not asking at this moment. It must outlast a few
+# refreshes, because the waiter's validity counts from its last one, and be short, because the
+# waiter's process may have died since.
 FIRST_LEASE = 5.0
-# The home of a hold that is on its way from one process to another: only its lease can end it.
+# The wake address of a hold in transit between two processes: only its lease can end it.
 DETACHED = "-"
 
 
 @dataclass(slots=True)
 class Row:
-    """A claim at the store: a place in the queue while ``fence`` is 0, a hold from then on.
+    """A claim at the store: a waiter in the queue while ``fence`` is 0, a hold from then on.
 
-    ``ends`` is on the store's clock of leases; ``since`` (of the place, then of the hold) on its
-    wall clock. ``home`` tells the store whose bell to ring and whose death ends it.
+    ``ends`` is on the store's clock of leases; ``since`` (when it began to wait, then to hold) is
+    on its wall clock. The store sends wake-ups to ``wake_address``; where a store frees the holds
+    of a dead process at once, the address identifies the process.
     """
 
     id: str = field(repr=False)
@@ -91,7 +93,7 @@ class Book(Protocol):
     def next_fence(self) -> int: ...
 
     def waiting(self, *, fair: bool) -> Iterable[Row]:
-        """The places in arrival order; rows may be dropped while iterating."""
+        """The waiters in arrival order; rows may be removed while iterating."""
 
     def waiter(self, claim_id: str) -> Row | None: ...
 
@@ -100,7 +102,7 @@ class Book(Protocol):
     def keep_hold(self, row: Row) -> None: ...
 
     def end_hold(self, claim_id: str) -> bool:
-        """End it if it is there and alive."""
+        """End the hold; False if there was none, or a dead one."""
 
     def add_waiter(self, row: Row) -> None: ...
 
@@ -112,10 +114,10 @@ class Book(Protocol):
 
 
 def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
-    """Grant it, or stand in the queue (unless ``claim.wait`` is False)."""
+    """Grant the claim, or add it to the queue (unless ``claim.wait`` is False)."""
     if (mine := book.holds.get(claim.id)) is not None:
-        # Asked twice: the first answer was lost, or our bell. The lease starts again, as a
-        # renewal's does, so that the asker's belief may count from this request.
+        # Asked twice: the first reply, or the wake-up, was lost. The lease starts again, as with a
+        # renewal, so that the caller's validity may count from this request.
         return _extend(book, mine, claim.lease)
     if (waiter := book.waiter(claim.id)) is not None:
         _refresh(book, waiter)
@@ -124,7 +126,7 @@ def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
         return Differs(slots)
     if slots >= LATCH:
         return _gather(book, claim)
-    _serve(book)  # a lease that ran out has freed slots for those who wait already
+    _serve(book)  # an expired lease may have freed slots, which go to the queue first
     waiter = _row(book, claim)
     if claim.take <= slots - _taken(book) and not (claim.fair and _first(book)):
         return _grant(book, waiter, claim.lease)
@@ -135,7 +137,7 @@ def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
 
 
 def renew(book: Book, claim: Claim) -> Granted | Busy | Gone:
-    """Extend a hold, or refresh a place. What is not there is never made again."""
+    """Extend a hold, or refresh a waiter. A row that is gone is not created again."""
     if (mine := book.holds.get(claim.id)) is not None:
         return _extend(book, mine, claim.lease)
     if (waiter := book.waiter(claim.id)) is not None:
@@ -145,7 +147,7 @@ def renew(book: Book, claim: Claim) -> Granted | Busy | Gone:
 
 
 def release(book: Book, claim: Claim) -> bool:
-    """End the hold and serve the next. False: it was not there any more."""
+    """End the hold and serve the next waiters. False: the hold had already ended."""
     if not book.end_hold(claim.id):
         return False
     _serve(book)
@@ -153,7 +155,8 @@ def release(book: Book, claim: Claim) -> bool:
 
 
 def leave(book: Book, claim: Claim) -> Snapshot:
-    """Give up the place, and a grant that crossed on the way; who is there, for the message."""
+    """Remove the waiter, or release a grant that crossed this request; return a snapshot for the
+    time-out message."""
     crossed = book.end_hold(claim.id)
     if not crossed and (waiter := book.waiter(claim.id)) is not None:
         book.remove_waiter(waiter)
@@ -162,17 +165,17 @@ def leave(book: Book, claim: Claim) -> Snapshot:
 
 
 def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:
-    """Write down that a hold now belongs to another process, or for a while to none."""
+    """Record that a hold now belongs to another process or, while detached, to none."""
     mine = book.holds.get(claim.id)
     if mine is None or (attached and mine.wake_address != DETACHED):
-        return Gone()  # never there, over, or somebody was faster to take it
+        return Gone()  # never existed, expired, or another process attached first
     mine.who, mine.wake_address = claim.who, book.wake_address if attached else DETACHED
     return _extend(book, mine, claim.lease)
 
 
 def shrink(book: Book, claim: Claim) -> Granted | Gone:
-    """The hold goes on with fewer slots, under its fence, as long as it had; what became free
-    serves the next. A writer becomes a reader so."""
+    """Reduce a hold to fewer slots, under the same fence and lease end, and serve the next waiters
+    with the freed ones. This is how a writer becomes a reader."""
     mine = book.holds.get(claim.id)
     if mine is None:
         return Gone()
@@ -183,9 +186,10 @@ def shrink(book: Book, claim: Claim) -> Granted | Gone:
 
 
 def resize(book: Book, expected: int, slots: int) -> int:
-    """Give a semaphore another size; the one it had, 0 if nobody holds it or waits for it. Those
-    who hold more than there is now go on. What is of another size than expected stays as it is: it
-    may be a lock, whose holder others would join."""
+    """Change the size of a semaphore and return the former one: 0 if it has no holder and no
+    waiter. Holders of more slots than there are now keep them. A name of another size than
+    ``expected`` is left unchanged: it may be a lock, which others would then share with its
+    holder."""
     had = _slots(book, 0)
     if had != expected:
         return had
@@ -195,7 +199,8 @@ def resize(book: Book, expected: int, slots: int) -> int:
     for fair in (True, False):
         for waiter in list(book.waiting(fair=fair)):
             if waiter.take > slots:
-                # It could never be served, and nobody behind it. It asks again, and is told.
+                # It could never be served, nor could anybody behind it. Woken, it claims again and
+                # gets `Differs`.
                 book.remove_waiter(waiter)
                 book.wake(waiter, None)
             else:
@@ -206,7 +211,8 @@ def resize(book: Book, expected: int, slots: int) -> int:
 
 
 def break_hold(book: Book, fence: int) -> bool:
-    """End the hold that has this fence, whoever owns it. The next fence is greater than any."""
+    """End the hold that has this fence, whoever owns it. One more fence is consumed, so that
+    the next one is greater than any fence in use."""
     for row in book.holds.values():
         if row.fence == fence:
             book.end_hold(row.id)
@@ -217,7 +223,7 @@ def break_hold(book: Book, fence: int) -> bool:
 
 
 def look(book: Book, name: str) -> Snapshot:
-    """Who holds the name and who waits, as operators see it. Changes nothing."""
+    """A snapshot of the name's holders and waiters for operators. Changes nothing."""
     holders = tuple(
         Holder(Who.decoded(row.who), row.fence, row.take, row.since, row.ends - book.now)
         for row in sorted(book.holds.values(), key=lambda row: row.fence)
@@ -231,9 +237,10 @@ def look(book: Book, name: str) -> Snapshot:
 
 
 def _serve(book: Book, awake: Row | None = None) -> Granted | None:
-    """Grant what is free to those at the head, in order; what ``awake`` got, who is asking now.
+    """Grant the free slots to the waiters at the head, in order. Return the grant of ``awake``, the
+    waiter that is asking in this very step, if it got one.
 
-    Work is bounded by what is granted, not by how many wait.
+    The work is bounded by the number of grants, not by the number of waiters.
     """
     free: int | None = None
     got: Granted | None = None
@@ -247,13 +254,14 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
         if awake is not None and waiter.id == awake.id:
             got = _grant(book, waiter, waiter.lease)
         else:
-            # At a barrier nobody waits for a hold to end, and who is late must find that it passed.
+            # Nobody waits for a party's hold to end, and a party that is late to ask must still
+            # find that the barrier let it pass: so it gets its whole lease.
             first = waiter.lease if waiter.slots >= BARRIER else min(waiter.lease, FIRST_LEASE)
             book.wake(waiter, _grant(book, waiter, first))
     if free is None and awake is not None:
         free = awake.slots - _taken(book)
     if awake is not None and not awake.fair and free is not None and awake.take <= free:
-        book.remove_waiter(awake)  # whoever asks first gets it, though others were rung before
+        book.remove_waiter(awake)  # first to ask, first served, even if others were woken earlier
         free -= awake.take
         got = _grant(book, awake, awake.lease)
     if free is not None and free <= 0:
@@ -270,11 +278,11 @@ def _serve(book: Book, awake: Row | None = None) -> Granted | None:
 
 
 def _free(book: Book, slots: int) -> int:
-    """How many slots those who wait in order may take now."""
+    """The number of slots that fair waiters may take now."""
     if slots < LATCH:
         return slots - _taken(book)
     if slots < BARRIER:
-        return 0 if _is_open(book, slots) else -1  # they take none
+        return 0 if _is_open(book, slots) else -1  # waiters at a latch take no slot
     parties = slots - BARRIER
     arrived = sum(1 for _ in islice(book.waiting(fair=True), parties))
     return parties if arrived == parties else 0
@@ -285,19 +293,19 @@ def _is_open(book: Book, slots: int) -> bool:
 
 
 def _gather(book: Book, claim: Claim) -> Granted | Busy:
-    """A latch or a barrier: count it down, or wait for the others."""
+    """Count a latch down, or wait at a latch or a barrier."""
     row = _row(book, claim)
     if claim.slots < BARRIER and claim.take:
         if _is_open(book, claim.slots):
-            return Busy(REFRESH, book.last_fence)  # nothing is left to count
-        row.wake_address = DETACHED  # it stays although its process may end
+            return Busy(REFRESH, book.last_fence)  # open: nothing is left to count
+        row.wake_address = DETACHED  # the count outlives the process that made it
         counted = _grant(book, row, claim.lease)
         for other in list(book.holds.values()):
-            if other.take:  # all of it is forgotten together, so long after the last
+            if other.take:  # all counts expire together, one lease after the last of them
                 _extend(book, other, claim.lease)
         _serve(book)
         return counted
-    row.fair = True  # all are let through together
+    row.fair = True  # all waiters pass together, so there is nothing to overtake
     row.ends = book.now + WAITER_LEASE
     book.add_waiter(row)
     answer = _serve(book, awake=row)
@@ -327,7 +335,8 @@ def _refresh(book: Book, waiter: Row) -> None:
 
 
 def _busy(book: Book, waiter: Row) -> Busy:
-    """Ask again when a hold ends by itself, if we are the first to profit; else only to refresh."""
+    """Tell the waiter to ask again when the next lease expires, if it is first in line for those
+    slots; else at its next refresh."""
     retry_after = REFRESH
     first = _first(book) if waiter.fair else None
     if book.holds and (first is None or first.id == waiter.id):

@@ -1,9 +1,9 @@
-"""What one client holds and waits for right now, and what it counted: the state that its threads,
-its tasks and its keeper share.
+"""The ledger of one client: its holds, its waiters and its counters, shared by its threads, tasks
+and keeper.
 
 Everything here changes under the runtime's mutex and does no I/O. A hold goes HELD → RELEASED,
 LOST or DETACHED, once and for good. A lost hold stays in the ledger until its owner has unwound, so
-that re-entry after a loss is refused instead of believed.
+that re-entry after a loss is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from lockfast.core.listeners import Listeners
     from lockfast.events import Acquired
 
-# Our clock may run slower than the store's by this much before belief outlives the lease. Quartz
-# is good for 0.0001, a virtual machine under load for less than 0.005.
+# By how much our clock may run slower than the store's before validity outlives the lease. Quartz
+# drifts by 0.0001, the clock of a virtual machine under load by less than 0.005.
 DRIFT = 0.01
-# The part of a lease that we may believe in, counted from before it was asked for.
-BELIEF = 1.0 - DRIFT
+# The part of a lease for which a hold is valid, counted from before the request was sent.
+VALID_FRACTION = 1.0 - DRIFT
 NEVER = float("-inf")
 HISTOGRAM_BUCKETS = 40
 MOST_BITS = 64  # of a duration in µs: half a million years
@@ -39,12 +39,13 @@ class State(enum.Enum):
     DETACHED = "detached"
 
 
-# Looked at many times in every cycle: a name of a module is found much faster than an enum's.
+# Read many times in every cycle: a module's global is found much faster than an enum's member.
 HELD, RELEASED, LOST, DETACHED = State
 
 
 class Alarm(NamedTuple):
-    """When a hold has lasted longer than its user thinks it should; what its holder does then."""
+    """A hold's ``warn_after``: when to warn, after how many seconds, and the owner's stack by
+    then."""
 
     at: float
     after: float
@@ -52,15 +53,16 @@ class Alarm(NamedTuple):
 
 
 class Held:
-    """A granted claim, its count of re-entries, and until when we may believe in it.
+    """A granted claim, its count of re-entries, and until when it is valid.
 
-    ``deadline`` counts from before the request that got or renewed it was sent, never from the
-    reply: a reply that took long must not lengthen belief. ``confirmed`` is when that request was
-    sent, ``uncertain_since`` when the store last failed to say that we hold it.
+    ``deadline`` counts from before the request that acquired or renewed the hold was sent, never
+    from the reply: a slow reply must not lengthen validity. ``confirmed`` is when that request was
+    sent, ``uncertain_since`` when the store last failed to confirm the hold.
     """
 
     __slots__ = (
         "acquired_at",
+        "acquired_event",
         "alarm",
         "callbacks",
         "cause",
@@ -78,7 +80,6 @@ class Held:
         "renews",
         "state",
         "stop_body",
-        "told",
         "uncertain_since",
         "unknown",
         "writes",
@@ -91,35 +92,37 @@ class Held:
         self.owner = owner
         self.fence = fence
         self.count = 1
-        # Of a read-write lock: how many of these entries are a writer's.
+        # How many of the entries are a writer's (of a read-write lock).
         self.writes = 1 if claim[5] == ALL_SLOTS else 0
         self.state = HELD
         self.cause = ""
-        self.unknown = False  # its release was sent and never answered
-        self.foreign = False  # a parent's, seen in a fork's child
+        self.unknown = False  # the release was sent and never answered
+        self.foreign = False  # it belongs to the parent process, and this is a forked child
         self.acquired_at = now
         self.renews = renews
         self.ends_by = ends_by
         self.uncertain_since = NEVER
-        # Since when, until when and when again: `believe` says it at once.
+        # `extend_validity`, called right after, sets these four.
         self.confirmed: float
         self.deadline: float
         self.due: float
         self.early: float
         self.callbacks: list[Callable[[], None]] | None = None
-        # Called like those, and before them; of the block that the owner itself has entered.
+        # Called before the callbacks; stops the block that the owner has entered.
         self.stop_body: Callable[[], None] | None = None
         self.alarm: Alarm | None = None
-        self.told: Acquired | None = None  # those who listen know of its beginning, not of its end
-        self.lasted: float  # of what has ended and was told of
+        self.acquired_event: Acquired | None = None  # emitted; the event of the end is still due
+        self.lasted: float  # set at the end, if listeners are to be notified of it
 
     def extend_validity(self, sent: float, lease: float) -> None:
-        """Granted or renewed by a request that left at ``sent``. Renew after a third of the lease;
-        up to a tenth of that earlier if the keeper is sending others anyway. What is not renewed is
-        confirmed all the same, to the end of its time, where the store gave less than was asked."""
+        """Count validity from ``sent``, when the request that acquired or renewed the hold left.
+
+        The next renewal is due after a third of the lease, and up to a tenth of that earlier if
+        the keeper is sending others anyway. A hold that is not to be renewed is nevertheless
+        confirmed until its end if the store granted a shorter lease than was asked for."""
         self.confirmed = sent
         ends_by = self.ends_by
-        deadline = sent + lease * BELIEF
+        deadline = sent + lease * VALID_FRACTION
         self.deadline = deadline if deadline < ends_by else ends_by
         if (self.renews or lease < self.claim.lease) and sent + lease < ends_by - SLACK:
             self.due = sent + lease / 3
@@ -128,22 +131,23 @@ class Held:
             self.due = self.early = self.deadline
 
     def extend_validity_from_wakeup(self, sent: float, now: float, first_lease: float) -> None:
-        """Granted by a bell: the short first lease is to be extended soon, unless it is released
-        sooner, which is the common case and then costs nothing."""
+        """Count validity of a hold granted by a wake-up. Its short first lease must be extended
+        soon, unless the hold is released before that, which is common and then costs nothing."""
         self.extend_validity(sent, first_lease)
         self.due = self.early = now + max((self.deadline - now) / 3, 0.0)
 
     def is_certain(self, now: float) -> bool:
-        """Is it more than belief that it is held, or that it is not? A confirmation that was asked
-        for before the doubt says nothing about now. What our own clock ended is certain again."""
+        """True if the state of the hold is known, be it held or ended. A confirmation that was
+        requested before the hold became uncertain says nothing about now. A hold that expired by
+        our own clock is certain again."""
         if self.unknown:
             return False
         return (
             self.uncertain_since <= self.confirmed or self.state is not HELD or now >= self.deadline
         )
 
-    def why_over(self) -> str:
-        """Why our own clock says that it is over."""
+    def expiry_reason(self) -> str:
+        """The reason why the hold has expired by our own clock."""
         if not self.renews and self.deadline > self.ends_by - self.claim.lease / 10:
             return f"its lease of {self.claim.lease:g} s is over and it is not renewed"
         if self.deadline >= self.ends_by - self.claim.lease * DRIFT - SLACK:
@@ -154,22 +158,28 @@ class Held:
         )
 
     def loss(self) -> HoldLost:
-        """The error that tells of it."""
+        """The error to raise for this lost hold."""
+        # Without a cause, another thread or task with the same owner ended it during a re-entry.
+        cause = self.cause or f"another thread or task of its owner has {self.state.value} it"
         return HoldLost(
-            f"the hold on {shown(self.claim.name)} with fence {self.fence} is lost: {self.cause}. "
-            "Somebody else may hold it now: stop, and let the resource refuse this fence",
+            f"the hold on {shown(self.claim.name)} with fence {self.fence} is lost: {cause}. "
+            "Another owner may hold it now: stop, and let the resource refuse this fence",
             name=bare(self.claim.name),
             fence=self.fence,
         )
 
 
 class Waiting:
-    """A claim that stands in the queue. ``last`` is the newest request that was answered "still
-    waiting": when it was sent, and the last fence that the store had given by then. A grant with a
-    higher fence came after that request, so belief may count from it. A bell with a lower one is a
-    late bell of a grant that is over, and is not believed."""
+    """A claim that waits in the queue.
 
-    __slots__ = ("claim", "due", "early", "last", "news", "signal")
+    ``last`` describes the newest request that was answered "still waiting": when it was sent, and
+    the last fence that the store had issued by then. A grant with a higher fence was made after
+    that request, so validity may count from it. A wake-up with a lower fence is a late message of a
+    grant that has ended, and is ignored. ``delivered`` is the latest wake-up: the time from which
+    validity counts (None: from ``last``) and the grant, if it carries one.
+    """
+
+    __slots__ = ("claim", "delivered", "due", "early", "last", "signal")
     fence: ClassVar[int] = 0
     ends_by: ClassVar[float] = float("inf")
     deadline: ClassVar[float] = float("inf")
@@ -179,32 +189,35 @@ class Waiting:
         self.signal = signal
         self.last = (float("-inf"), 0)
         self.due = self.early = float("inf")
-        self.news: tuple[float | None, Granted | None] | None = None
+        self.delivered: tuple[float | None, Granted | None] | None = None
 
     def still(self, sent: float, now: float, retry_after: float, fence: int) -> None:
+        """Record the answer "still waiting" to a request that left at ``sent``."""
         self.last = (sent, fence)
-        # With a short lease the first lease is short too: refresh so often that a bell's grant
-        # leaves time to believe in.
+        # With a short lease the first lease is short too: refresh often enough that a grant that
+        # arrives by wake-up is still valid for a while.
         wait = min(retry_after, REFRESH, self.claim.lease / 3)
         self.due = now + wait
         # Up to half of that earlier if the keeper is sending others anyway: after two rounds all
-        # who wait are refreshed together, however they arrived. Not who is to ask when a hold ends.
+        # waiters are refreshed together, whenever they arrived. This does not hold for a waiter
+        # that is to ask when a lease expires.
         self.early = now + (wait / 2 if retry_after >= REFRESH else wait)
 
     def wake(self, grant: Granted | None) -> None:
-        """The bell, from any thread. A grant is never overwritten by a bare ring."""
-        if grant is not None or self.news is None:
-            self.news = (None, grant)
+        """Deliver a wake-up, from any thread. One without a grant never replaces a grant."""
+        if grant is not None or self.delivered is None:
+            self.delivered = (None, grant)
         self.signal.set()
 
     def granted(self, sent: float, grant: Granted) -> None:
-        """The keeper's refresh was answered with the grant itself."""
-        self.news = (sent, grant)
+        """Deliver the grant that answered the keeper's refresh, which left at ``sent``."""
+        self.delivered = (sent, grant)
         self.signal.set()
 
 
 class Ledger:
-    """All of it, by claim id for the keeper and by (name, owner) for re-entry."""
+    """A client's holds and waiters, by claim id for the keeper and by (name, owner) for
+    re-entry."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -214,17 +227,17 @@ class Ledger:
         self.by_owner: dict[tuple[str, object], Held] = {}
         self.kept: dict[str, Held] = {}
         self.waiting: dict[str, Waiting] = {}
-        self.asking: set[str] = set()  # claims that somebody is in the middle of
-        # Claims that were given up and whose leaving was not answered, and how long to go on.
-        self.abandoned: dict[str, tuple[Claim, float]] = {}
+        self.asking: set[str] = set()  # ids of claims whose acquisition is under way
+        # Claims to withdraw because their `leave` was not answered, and until when to try.
+        self.withdrawals: dict[str, tuple[Claim, float]] = {}
         self.reentered = self.contended = self.timed_out = 0
         self.lost = self.renewals = self.renew_errors = 0
-        # How many holds were waited for, and how many lasted, so many µs (by their bits).
+        # Histograms by bit length of the duration in µs: before a hold was acquired, and of holds.
         self.wait_time = [0] * MOST_BITS
         self.hold_time = [0] * MOST_BITS
 
     def enter(self, held: Held, waited: float) -> None:
-        """A new hold. Under the mutex."""
+        """Add a new hold. Under the mutex."""
         claim = held.claim
         self.by_owner[claim[0], held.owner] = held
         self.kept[claim[1]] = held
@@ -232,57 +245,61 @@ class Ledger:
 
     @property
     def acquired(self) -> int:
-        """How many holds there were so far."""
+        """The number of holds acquired so far."""
         return sum(self.wait_time)
 
     @property
     def released(self) -> int:
-        """How many of them have ended, and were not lost."""
+        """The number of holds that have ended and were not lost."""
         return sum(self.hold_time) - self.lost
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
-        """Out of the keeper's hands. Under the mutex, and only while it is HELD."""
-        held.state = state
+        """End a hold, so that the keeper stops renewing it. Under the mutex, and only while it is
+        HELD."""
         self.kept.pop(held.claim[1], None)
         if state is LOST:
             held.cause = cause
             self.lost += 1
         else:
             self.forget(held)
+        held.state = state  # last: it is read without the mutex, and a loss needs its cause
         lasted = now - held.acquired_at
         self.hold_time[int(lasted * 1e6).bit_length()] += 1
-        if held.told is not None:
+        if held.acquired_event is not None:
             held.lasted = lasted
 
-    def lost_unnoticed(self, held: Held, cause: str) -> HoldLost:
-        """It was given back, and the store did not know it any more. Not under the mutex."""
+    def lost_before_release(self, held: Held, cause: str) -> HoldLost:
+        """Count as lost a hold that the store did not know any more when it was released, and
+        return the error to raise. Not under the mutex."""
         with self.mutex:
             held.cause = cause
             self.lost += 1
         return held.loss()
 
     def forget(self, held: Held) -> None:
-        """Its owner has unwound. Under the mutex."""
+        """Remove a hold whose owner has unwound. Under the mutex."""
         key = (held.claim[0], held.owner)
         if self.by_owner.get(key) is held:
             del self.by_owner[key]
 
     def lose(self, held: Held, cause: str) -> None:
-        """Mark it lost and tell, once. Not under the mutex: what is told runs foreign code."""
+        """Mark the hold as lost and notify, once. Not under the mutex: callbacks and listeners are
+        foreign code."""
         with self.mutex:
             if held.state is not HELD:
                 return
             self.end(held, LOST, self.runtime.now(), cause)
-        self.tell(held)
+        self.notify_end(held)
 
-    def tell(self, held: Held) -> None:
-        """It has ended: tell those who asked, once. Not under the mutex."""
-        self.call_back(held)
+    def notify_end(self, held: Held) -> None:
+        """Run the callbacks of a hold that has ended and emit the event, once. Not under the
+        mutex."""
+        self.run_callbacks(held)
         self.emit_end(held)
 
-    def call_back(self, held: Held) -> None:
-        """Tell those who asked about this hold."""
-        stop = held.stop_body  # which its task may take back at any time
+    def run_callbacks(self, held: Held) -> None:
+        """Stop the owner's block, and run the callbacks registered for this hold."""
+        stop = held.stop_body  # read once: its task may reset it at any time
         if stop is not None:
             stop()
         if held.callbacks:
@@ -292,14 +309,15 @@ class Ledger:
                 callback()
 
     def emit_end(self, held: Held) -> None:
-        """Tell those who listen to everything."""
-        began, held.told = held.told, None
+        """Emit the event of the hold's end to the client's listeners."""
+        began, held.acquired_event = held.acquired_event, None
         if began is not None:
-            assert self.listeners is not None, "who told of its beginning"
+            assert self.listeners is not None, "the listeners that got the Acquired event"
             self.listeners.ended(held, began)
 
     def on_end(self, held: Held, callback: Callable[[], None]) -> None:
-        """Call it when the hold has ended, however; at once if it has already."""
+        """Call ``callback`` when the hold has ended, for whatever reason; at once if it has
+        already."""
         with self.mutex:
             if held.state is HELD:
                 if held.callbacks is None:
@@ -309,7 +327,7 @@ class Ledger:
         callback()
 
     def off_end(self, held: Held, callback: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Unregister a callback of `on_end`."""
         with self.mutex:
             if held.callbacks and callback in held.callbacks:
                 held.callbacks.remove(callback)
@@ -342,6 +360,6 @@ def shown(full_name: str) -> str:
 
 
 def _shown_buckets(counts: list[int]) -> tuple[int, ...]:
-    """What lasted longer than the last one's time is counted there, too."""
+    """The published buckets. The last one also counts everything longer."""
     last = HISTOGRAM_BUCKETS - 1
     return (*counts[:last], sum(counts[last:]))

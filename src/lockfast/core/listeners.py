@@ -1,14 +1,13 @@
-"""Those who want to know what happens: the one place through which events pass.
+"""Event listeners: every event of a client passes through `Listeners`.
 
-Where nobody listens there is no `Listeners` object, and all that an event costs is to see that. The
-rules for who is told:
+A client without listeners has no `Listeners` object; an event then costs one comparison. The rules:
 
-1. On the thread, and in the task, where it happened: so a listener knows the caller's context (its
-   trace, say). What the keeper notices is told on the keeper's thread.
-2. Under no lock of ours, and after the step that matters: when a hold is told of, its keeper knows
-   it; when a release is told of, the store has been told first. A slow listener delays its caller,
-   not the next holder.
-3. What a listener raises is logged, once for each listener, and goes no further: to watch a lock
+1. Events are emitted on the thread and in the task where they happen, so that a listener sees the
+   caller's context (its trace, say). The keeper emits what it notices on its own thread.
+2. Events are emitted outside all of our locks, and after the step that matters: `Acquired` when the
+   keeper knows the hold, `Released` when the store has been asked to release it. A slow listener
+   delays its caller, not the next holder.
+3. An exception from a listener is logged, once per listener, and goes no further: observing a lock
    must not break it.
 """
 
@@ -38,7 +37,7 @@ log = logging.getLogger("lockfast")
 
 
 class Listeners:
-    """The listeners of a client and of its twin; at least one."""
+    """The listeners, one or more, of a client and of its counterpart in the other API."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -48,7 +47,8 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         self._listeners = (*self._listeners, listener)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
+        """Call every listener with the event."""
         for at, listener in enumerate(self._listeners):
             try:
                 listener(event)
@@ -56,40 +56,41 @@ class Listeners:
                 if at not in self._complained:
                     self._complained.add(at)
                     log.exception(
-                        "lockfast: the listener %r raised on %r (told once; it is called again)",
+                        "lockfast: the listener %r raised on %r (logged once; it stays registered)",
                         listener,
                         event,
                     )
 
-    # ---- the values ------------------------------------------------------------------------
+    # ---- the events ------------------------------------------------------------------------
 
     def acquired(self, claim: Claim, template: str, fence: int, waited: float) -> Acquired:
         return Acquired(self._store, bare(claim.name), template, fence, waited)
 
     def ended(self, held: Held, began: Acquired) -> None:
-        """What has a cause is lost, also if that was noticed only when it was released."""
-        said = (began.store, began.name, began.template, began.fence, held.lasted)
+        """Emit the end of a hold. A hold with a cause is lost, even if the loss was noticed only on
+        release."""
+        fields = (began.store, began.name, began.template, began.fence, held.lasted)
         if held.cause:
-            self.tell(Lost(*said, held.cause))
+            self.emit(Lost(*fields, held.cause))
         else:
-            self.tell((Detached if held.state is DETACHED else Released)(*said))
+            self.emit((Detached if held.state is DETACHED else Released)(*fields))
 
     def wait_began(self, claim: Claim, template: str) -> WaitBegan:
         event = WaitBegan(self._store, bare(claim.name), template)
-        self.tell(event)
+        self.emit(event)
         return event
 
     def wait_ended(self, began: WaitBegan, waited: float) -> None:
-        self.tell(WaitEnded(began.store, began.name, began.template, waited))
+        self.emit(WaitEnded(began.store, began.name, began.template, waited))
 
     def not_acquired(self, claim: Claim, template: str, waited: float) -> None:
-        """The time was over; or there was none."""
+        """Emit a time-out or, for a claim that does not wait, a refusal."""
         kind = TimedOut if claim.wait else Refused
-        self.tell(kind(self._store, bare(claim.name), template, waited))
+        self.emit(kind(self._store, bare(claim.name), template, waited))
 
     def failed(self, claim: Claim, template: str, waited: float, error: BaseException) -> None:
         kind = type(error).__name__
-        self.tell(Failed(self._store, bare(claim.name), template, waited, kind))
+        self.emit(Failed(self._store, bare(claim.name), template, waited, kind))
 
     def renew_failed(self, count: int, error: Exception) -> None:
-        self.tell(RenewFailed(self._store, count, str(error)))
+        self.emit(RenewFailed(self._store, count, str(error)))

@@ -1,6 +1,6 @@
-"""What a client can do: acquire, re-enter, renew, release, hand over, look. Written once.
+"""A client's operations: acquire, re-enter, renew, release, hand over, inspect. Written once.
 
-Both faces call these coroutines; the blocking one runs them to the end, asyncio awaits them, the
+Both APIs call these coroutines: the sync API runs them to the end, the async API awaits them, the
 simulator schedules them.
 """
 
@@ -16,7 +16,17 @@ from lockfast.core.closing import close
 from lockfast.core.explain import taken_message
 from lockfast.core.holds import Holding
 from lockfast.core.keeper import MAX_BUDGET, Keeper, budget_for
-from lockfast.core.ledger import BELIEF, HELD, LOST, RELEASED, Alarm, Held, Ledger, bare, shown
+from lockfast.core.ledger import (
+    HELD,
+    LOST,
+    RELEASED,
+    VALID_FRACTION,
+    Alarm,
+    Held,
+    Ledger,
+    bare,
+    shown,
+)
 from lockfast.core.listeners import Listeners
 from lockfast.core.ports import Backend, KeeperRuntime, Runtime
 from lockfast.core.terms import Terms
@@ -25,14 +35,14 @@ from lockfast.model import ALL_SLOTS, Busy, Claim, Differs, Granted, Snapshot
 
 T = TypeVar("T")
 log = logging.getLogger("lockfast")
-Begun = tuple[Claim, object, float]  # what is asked for, by whom, since when
+Begun = tuple[Claim, object, float]  # the claim, its owner, and when it began
 Attempt = Coroutine[Any, Any, Held | Snapshot | None]
-_new = tuple.__new__  # of a named tuple, without the wrapper that takes keywords: it is hot
+_new = tuple.__new__  # hot path: skips the named tuple's wrapper that takes keywords
 
 
 class Core(Holding):
-    """One client's logic. ``keeper_backend`` is the blocking twin that the keeper speaks through;
-    ``new_secret`` makes 128 bits that nobody can guess, from which claim ids are made."""
+    """One client's logic. ``keeper_backend`` is the blocking backend that the keeper uses;
+    ``new_secret`` makes 128 bits that nobody can guess, the prefix of claim ids."""
 
     def __init__(
         self,
@@ -49,15 +59,15 @@ class Core(Holding):
         self._new_secret = new_secret
         self._secret = new_secret()
         self._count = itertools.count(1)
-        # Some backends of the blocking colour can answer without a coroutine.
+        # Some backends of the sync API answer without a coroutine.
         self._claim_now = getattr(backend, "claim_now", None)
-        # Some for tasks can begin without one.
+        # Some of the async API send the request without one.
         self._claim_soon = getattr(backend, "claim_soon", None)
 
     def _keep(self, runtime: KeeperRuntime, backend: Backend) -> None:
         self.keeper = Keeper(runtime, backend, self.ledger)
-        # While it runs, its thread keeps us alive, and what we hold: a client that nobody refers to
-        # any more still gives back at exit.
+        # While the keeper runs, its thread keeps this client and its holds alive: a client that
+        # nobody refers to any more still releases them at exit.
         self.keeper.client = self
 
     # ---- acquire ---------------------------------------------------------------------------
@@ -65,7 +75,7 @@ class Core(Holding):
     async def refuse(
         self, terms: Terms, timeout: float | None, outcome: Snapshot | None
     ) -> NoReturn:
-        """Say that the time is over: `AcquireTimeout`, which names the holder."""
+        """Raise `AcquireTimeout`, which names the holder."""
         if outcome is None:
             try:
                 outcome = await self._look(
@@ -73,7 +83,7 @@ class Core(Holding):
                     budget_for(terms.lease) / 2,
                 )
             except BackendError:
-                outcome = None  # the time is over either way; who was in the way stays unsaid
+                outcome = None  # still a time-out; the message just cannot name the holder
         raise AcquireTimeout(
             taken_message(bare(terms.name), timeout or 0.0, outcome),
             name=bare(terms.name),
@@ -82,31 +92,31 @@ class Core(Holding):
         )
 
     def begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
-        """A claim to ask for, or the hold that this owner has already."""
+        """Make a new claim, or re-enter the hold that this owner already has."""
         ledger, runtime = self.ledger, self.runtime
         if ledger.closed:
             self.refuse_if_closed()
         name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
-        asker, who = runtime.asker(label)
+        current, who = runtime.identity(label)
         if owner is None:
-            owner = asker
+            owner = current
         mine = ledger.by_owner.get((name, owner))
         if mine is not None:
             return self._reenter(mine, take)
         began = runtime.now()
         claim_id = f"{self._secret}-{next(self._count)}"
-        said = (name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
+        fields = (name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
         ledger.asking.add(claim_id)
-        return _new(Claim, said), owner, began
+        return _new(Claim, fields), owner, began
 
     def enter(
-        self, terms: Terms, begun: Begun, sent: float, now: float, grant: Granted, by_bell: bool
+        self, terms: Terms, begun: Begun, sent: float, now: float, grant: Granted, by_wakeup: bool
     ) -> Held:
-        """It is ours."""
+        """Record a granted claim as a hold, and emit the event."""
         claim, owner, began = begun
         ledger = self.ledger
         held = Held(claim, owner, grant[0], now, terms.renew, terms.ends_by(now))
-        if by_bell:
+        if by_wakeup:
             held.extend_validity_from_wakeup(sent, now, grant[1])
         else:
             held.extend_validity(sent, grant[1])
@@ -116,21 +126,23 @@ class Core(Holding):
             held.alarm, due = alarm, min(due, alarm.at)
         listeners = ledger.listeners
         if listeners is not None:
-            held.told = told = listeners.acquired(claim, terms.template, grant.fence, now - began)
+            held.acquired_event = event = listeners.acquired(
+                claim, terms.template, grant.fence, now - began
+            )
         with ledger.mutex:
             ledger.enter(held, now - began)
         if due < self.keeper.wakes_at:
-            self.keeper.mind(due)
+            self.keeper.schedule(due)
         if listeners is not None:
-            listeners.tell(told)
+            listeners.emit(event)
         if ledger.closed:
             self.refuse_if_closed()
         ledger.asking.discard(claim[1])
         return held
 
     def attempt_now(self, terms: Terms, timeout: float | None) -> Held | Attempt:
-        """The common case without a coroutine, where the backend answers at once: asked, and
-        granted. In every other case what to run instead, which goes on from the answer."""
+        """Acquire without a coroutine in the common case: the backend grants the claim at once. In
+        every other case return the coroutine to run, which continues after the backend's answer."""
         if self._claim_now is None:
             return self.attempt(terms, timeout)
         begun = self.begin(terms, timeout)
@@ -140,7 +152,7 @@ class Core(Holding):
         try:
             answer = self._claim_now(claim, first_budget(claim.lease))
             now = self.runtime.now()
-            if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
+            if isinstance(answer, Granted) and now < began + answer.lease * VALID_FRACTION:
                 return self.enter(terms, begun, began, now, answer, False)
         except BaseException as error:
             return self.attempt(terms, timeout, begun, error)
@@ -149,8 +161,8 @@ class Core(Holding):
     async def acquire_soon(
         self, terms: Terms, timeout: float | None, made: Callable[[Held], T]
     ) -> T:
-        """What is ``made`` of a hold, or `AcquireTimeout`. For tasks: a single coroutine in the
-        common case, where the backend can begin to ask without one."""
+        """Acquire and return ``made(held)``, or raise `AcquireTimeout`. For the async API: a single
+        coroutine in the common case, where the backend sends the request without one."""
         begun: Begun | None = None
         answer: Granted | Busy | Differs | BaseException | None = None
         if self._claim_soon is not None:
@@ -161,9 +173,9 @@ class Core(Holding):
             try:
                 asked = self._claim_soon(claim, first_budget(claim[3]))
                 if asked is not None:
-                    answer = self.backend.claim_said(claim, await asked)  # type: ignore[attr-defined]
+                    answer = self.backend.claim_result(claim, await asked)  # type: ignore[attr-defined]
                     now = self.runtime.now()
-                    if isinstance(answer, Granted) and now < began + answer[1] * BELIEF:
+                    if isinstance(answer, Granted) and now < began + answer[1] * VALID_FRACTION:
                         return made(self.enter(terms, begun, began, now, answer, False))
             except GeneratorExit:
                 self.ledger.asking.discard(claim.id)
@@ -182,8 +194,8 @@ class Core(Holding):
         begun: Begun | Held | None = None,
         answer: Granted | Busy | Differs | BaseException | None = None,
     ) -> Held | Snapshot | None:
-        """A hold, or whoever was in the way when the time was over (None: nobody asked). What was
-        ``begun`` already has an ``answer`` (None: it may have been executed)."""
+        """Acquire a hold. On time-out, return a snapshot of the holders (None: not asked). A claim
+        that was ``begun`` before has an ``answer`` (None: it may have been executed)."""
         ledger, runtime = self.ledger, self.runtime
         fresh = begun is None
         if begun is None:
@@ -200,9 +212,9 @@ class Core(Holding):
             except BackendError as error:
                 if not error.transient:
                     raise
-                answer = None  # it may have been executed: ask again, with the same id
+                answer = None  # it may have been executed: claim again with the same id
             now = runtime.now()
-            if isinstance(answer, Granted) and now < began + answer.lease * BELIEF:
+            if isinstance(answer, Granted) and now < began + answer.lease * VALID_FRACTION:
                 return self.enter(terms, begun, began, now, answer, False)
             template = terms.template
             outcome = await obtain(
@@ -219,8 +231,8 @@ class Core(Holding):
         except GeneratorExit:
             raise
         except BaseException as error:
-            # Cancelled, interrupted, refused: what the store has of this claim, nobody wants.
-            self.withdraw(claim)
+            # Cancelled, interrupted or refused: nobody wants what the store has of this claim.
+            self.discard(claim)
             limit = budget_for(claim.lease) / 2
             await runtime.shielded(leave(self.backend, self.keeper, claim, limit), limit)
             if ledger.listeners is not None:
@@ -230,8 +242,8 @@ class Core(Holding):
         finally:
             ledger.asking.discard(claim.id)
 
-    def withdraw(self, claim: Claim) -> None:
-        """What was entered of a claim although nobody wants it."""
+    def discard(self, claim: Claim) -> None:
+        """Remove the hold of an unwanted claim from the ledger, if it was entered."""
         ledger = self.ledger
         stray = ledger.kept.get(claim.id)
         if stray is not None:
@@ -250,16 +262,16 @@ class Core(Holding):
         if mine.state is HELD:
             raise WouldDeadlock(
                 f"{shown(mine.claim.name)} is read by the same thread, task or owner that now asks "
-                "to write it, and would wait for itself: release the read hold first, or ask to "
-                "write from the beginning (a writer may also read)"
+                "to write it, and would wait for itself: release the read hold first, or acquire "
+                "the write lock from the beginning (a writer may also read)"
             )
         raise mine.loss()
 
     async def attach(self, terms: Terms, claim_id: str, fence: int) -> Held:
-        """Take over what another process detached, under its fence."""
+        """Take over a hold that another process detached, under its fence."""
         self.refuse_if_closed()
-        asker, who = self.runtime.asker(terms.label)
-        owner = terms.owner if terms.owner is not None else asker
+        current, who = self.runtime.identity(terms.label)
+        owner = terms.owner if terms.owner is not None else current
         claim = Claim(terms.name, claim_id, who, terms.lease, terms.slots, terms.take, terms.fair)
         sent = self.runtime.now()
         answer = await self.backend.transfer(claim, True, budget_for(terms.lease))
@@ -271,10 +283,10 @@ class Core(Holding):
         now = self.runtime.now()
         return self.enter(terms, (claim, owner, now), sent, now, answer, False)
 
-    # ---- look ------------------------------------------------------------------------------
+    # ---- inspect ---------------------------------------------------------------------------
 
     def listen(self, listeners: Listeners) -> None:
-        """Tell them what happens from now on."""
+        """Emit events to these listeners from now on."""
         self.ledger.listeners = listeners
 
     async def inspect(self, name: str, layout: str = "") -> Snapshot:
@@ -284,17 +296,16 @@ class Core(Holding):
         return await self._look(lambda limit: self.backend.names(prefix, limit), MAX_BUDGET)
 
     async def _look(self, ask: Callable[[float], Awaitable[T]], limit: float) -> T:
-        """What the store says to a question that changes nothing. It is asked again, once, if it
-        failed soon: a server may close a connection in the very moment in which we ask on it, and
-        to ask on another is all that it takes. Both together have ``limit``, so a store that is
-        away costs no more time than before. The budget is not divided, because a walk over many
-        names may need all of it."""
+        """Ask the store something that changes nothing, and retry once if it failed early: a server
+        may close a connection just when a request is sent on it, and another connection is all it
+        takes. Both attempts share ``limit``, so that an unreachable store costs no more time. The
+        budget is not divided, because a walk over many names may need all of it."""
         until = self.runtime.now() + limit
         try:
             return await ask(limit)
         except BackendError as error:
             rest = until - self.runtime.now()
-            # With less than half, the second error would only say how little was left.
+            # With less than half of the limit, the second attempt would merely time out.
             if not error.transient or rest < limit / 2:
                 raise
         return await ask(rest)
@@ -309,21 +320,21 @@ class Core(Holding):
         )
         return broken
 
-    # ---- the end ---------------------------------------------------------------------------
+    # ---- close, fork -----------------------------------------------------------------------
 
     async def close(self, backend: Backend, limit: float, *, exiting: bool = False) -> None:
-        """Give back everything through ``backend``, within about ``limit`` seconds, and stop. Those
-        who wait are told, and leave; we wait for that, unless the program is ``exiting``."""
+        """Release everything through ``backend``, within about ``limit`` seconds, and stop. Waiters
+        are woken and withdraw; this waits for them, unless the program is ``exiting``."""
         await close(self.runtime, self.ledger, self.keeper, backend, limit, exiting)
 
     def before_fork(self) -> None:
-        """The store comes to rest by itself."""
+        """Nothing to do: the store quiesces by itself."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
-        """We are a child: what the parent holds is the parent's, and no keeper runs here."""
+        """Start empty in the child: the parent keeps its holds, and no keeper runs here."""
         inherited = list(self.ledger.by_owner.values())
         listeners = self.ledger.listeners
         self.ledger = Ledger(self.runtime)
@@ -335,7 +346,7 @@ class Core(Holding):
             held.state = LOST
             held.callbacks = None
             held.foreign = True
-            held.cause = "it belongs to the parent process; a fork holds nothing"
+            held.cause = "it belongs to the parent process; a forked child holds nothing"
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,4 @@
-"""To wait until something is lost: the one place where a caller sleeps on holds that it has."""
+"""Waiting for the end of one's own holds."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
     from lockfast.core.validity import Validity
 
 
-async def wait_lost(several: Sequence[tuple[Validity, Held]], timeout: float | None) -> bool:
-    """Wait for the end of any; True if that is a loss. Needs no keeper: deadlines wake us too."""
-    runtime = several[0][0].runtime
+async def wait_lost(holds: Sequence[tuple[Validity, Held]], timeout: float | None) -> bool:
+    """Wait until any of the holds ends; True if it was lost. This needs no keeper: it also wakes up
+    at the deadlines."""
+    runtime = holds[0][0].runtime
     until = FOREVER if timeout is None else runtime.now() + timeout
     signal = runtime.signal()
-    for core, held in several:
+    for core, held in holds:
         core.ledger.on_end(held, signal.set)
     try:
         while True:
-            for core, held in several:
+            for core, held in holds:
                 core.settle(held)
             now = runtime.now()
-            states = {held.state for _, held in several}
+            states = {held.state for _, held in holds}
             if states != {HELD} or now >= until:
                 return LOST in states
-            first = min(held.deadline for _, held in several)
+            first = min(held.deadline for _, held in holds)
             await signal.wait(min(until, first) - now)
     finally:
-        for core, held in several:
+        for core, held in holds:
             core.ledger.off_end(held, signal.set)

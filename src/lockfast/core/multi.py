@@ -1,12 +1,12 @@
-"""Many names at once: all of them, or none.
+"""Multi-locks: all of the names, or none.
 
-The names are taken in one order, the same for everybody, so that no two callers can each hold what
-the other waits for. As many as are free are taken in one request; the first that is not free is
-waited for, in its queue and at its turn, while those before it are held; then it goes on behind it.
+Every caller acquires the names in the same order, so that no two callers can each hold what the
+other waits for. As many names as are free are acquired in one request; the caller waits in the
+queue of the first that is not, while it holds those before it, and then continues behind it.
 
-Survives: a lost reply (asked again with the same ids), time-out, cancellation and Ctrl-C at any
-instant (everything is given back, shielded), and the loss of one while another is waited for (the
-same, and it is said).
+This survives a lost reply (the claims are sent again with the same ids), time-out, cancellation and
+Ctrl-C at any instant (everything is released, shielded), and the loss of one hold while waiting for
+another (everything is released, and `HoldLost` raised).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lockfast.core.acquire import ask_until_known, leave
-from lockfast.core.holds import MANY
+from lockfast.core.holds import LARGEST_BATCH
 from lockfast.core.keeper import MAX_BUDGET, budget_for
 from lockfast.core.ledger import HELD, Held
 from lockfast.core.locks import Begun, Core
@@ -26,32 +26,32 @@ from lockfast.model import Claim, Granted, Snapshot
 
 
 class Part(NamedTuple):
-    """One of the names, and the client that asks for it."""
+    """One of the names, and the client that acquires it."""
 
     core: Core
     terms: Terms
 
 
 class Refused(NamedTuple):
-    """The one that was not acquired in time, and who was in the way, if that is known."""
+    """The name that was not acquired in time, and a snapshot of its holders, if known."""
 
     part: Part
     outcome: Snapshot | None
 
 
-# By whom, what, and how many slots this entry asked for: a writer may enter again as a reader.
+# The client, the hold, and how many slots this entry asked for: a writer may re-enter as a reader.
 Entry = tuple[Core, Held, int]
 
 
 def in_order(parts: Iterable[tuple[str, Part]]) -> list[Part]:
-    """Sorted by name, then by the store's address; each once."""
+    """Sort by name, then by the store's address, without duplicates."""
     known = {(part.terms.name, url): part for url, part in parts}
     return [known[key] for key in sorted(known)]
 
 
 async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held] | Refused:
-    """A hold of each, in the order of ``parts``, which is `in_order`; or the one that was in the
-    way."""
+    """Acquire a hold of each part, in the order of ``parts`` (that of `in_order`); or return the
+    part that was not acquired."""
     runtime = parts[0].core.runtime
     until = FOREVER if timeout is None else runtime.now() + timeout
     held: list[Held | None] = [None] * len(parts)
@@ -61,14 +61,14 @@ async def attempt_all(parts: Sequence[Part], timeout: float | None) -> list[Held
             refused = await _go_on(parts, held.index(None), held, rest)
             if refused is not None:
                 got = _got(parts, held)
-                held[:] = [None] * len(parts)  # or, interrupted now, we would step out twice
+                held[:] = [None] * len(parts)  # or an interrupt now would release them twice
                 await release_all(got)
                 return refused
         got = _got(parts, held)
         now = runtime.now()
         for core, one, _ in got:
             if one.state is not HELD or now >= one.deadline:
-                core.check(one)  # the first may be lost when the last is got
+                core.check(one)  # the first may be lost by the time the last is acquired
         return [one for _, one, _ in got]
     except GeneratorExit:
         raise
@@ -86,14 +86,14 @@ def _got(parts: Sequence[Part], held: Sequence[Held | None]) -> list[Entry]:
 async def _go_on(
     parts: Sequence[Part], first: int, held: list[Held | None], timeout: float | None
 ) -> Refused | None:
-    """Add to ``held`` those that are free, from the first on as far as one request reaches, and the
-    first that is not, when it was waited for. What this owner has already is entered again."""
+    """Acquire the free names, from ``first`` on as far as one request reaches, then wait for the
+    first one that is taken; add the holds to ``held``. Re-enter names that this owner holds."""
     core = parts[first].core
     begun: list[tuple[int, Begun]] = []
     asked: list[Claim] = []
     answered = 0
     try:
-        for at in range(first, min(first + MANY, len(parts))):
+        for at in range(first, min(first + LARGEST_BATCH, len(parts))):
             terms = parts[at].terms
             if parts[at].core is not core or (terms.layout and at > first):
                 break
@@ -105,7 +105,7 @@ async def _go_on(
                     begun.append((at, one))
                     asked.append(one[0])
             if terms.layout:
-                break  # such locks are asked for one by one
+                break  # locks of another layout are acquired one by one
         if not begun:
             return None
         runtime, limit = core.runtime, budget_for(min(claim.lease for claim in asked))
@@ -119,7 +119,7 @@ async def _go_on(
                 held[at] = core.enter(terms, one, sent, now, answer, False)
                 answered += 1
                 continue
-            answered += 1  # it leaves by itself
+            answered += 1  # `attempt` withdraws this one itself
             outcome = await core.attempt(terms, timeout, one, answer)
             if not isinstance(outcome, Held):
                 return Refused(parts[at], outcome)
@@ -141,27 +141,27 @@ async def _go_on(
 
 
 async def _leave_all(core: Core, claims: Sequence[Claim]) -> None:
-    """What the store has of them nobody wants. When it does not answer, the keeper goes on."""
+    """Withdraw unwanted claims at the store. When it does not answer, the keeper continues."""
     answers = True
     for claim in claims:
-        core.withdraw(claim)
+        core.discard(claim)
         if not answers:
-            core.keeper.abandon(claim)
+            core.keeper.keep_withdrawing(claim)
         elif await leave(core.backend, core.keeper, claim, budget_for(claim.lease)) is None:
             answers = False
 
 
-async def renew_all(several: Iterable[tuple[Core, Held]], lease: float | None) -> None:
-    """Extend each; the first that cannot be raises."""
-    for core, held in several:
+async def renew_all(holds: Iterable[tuple[Core, Held]], lease: float | None) -> None:
+    """Extend each hold; raise for the first that cannot be extended."""
+    for core, held in holds:
         await core.renew(held, lease)
 
 
-async def release_all(several: Iterable[Entry]) -> list[LockfastError]:
-    """One step out of each, the last first; what went wrong. Cancelled or interrupted, all of them
-    are given back nevertheless. After an outcome that was unknown, asked again, those that are
-    known to be released are."""
-    entries = list(several)[::-1]
+async def release_all(acquired: Iterable[Entry]) -> list[LockfastError]:
+    """Leave one entry of each hold, the last first, and return the errors. If cancelled or
+    interrupted, all of them are released nevertheless. A retry after an unknown outcome only
+    releases the holds whose release is unknown."""
+    entries = list(acquired)[::-1]
     if any(held.unknown for _, held, _ in entries):
         entries = [entry for entry in entries if entry[1].unknown]
     groups = [(core, list(some)) for core, some in itertools.groupby(entries, lambda one: one[0])]

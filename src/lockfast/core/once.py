@@ -1,9 +1,9 @@
-"""Once per period: of all that call, one runs; the others find that it ran, or runs.
+"""Once per period: of all callers, one runs; the others find that it ran, or is running.
 
-Who runs holds a name while it works, and when it is done lets go of it without releasing it, with a
-lease until the period is over: that mark needs nobody to keep it and ends by itself. Periods are
-counted on the store's clock, so the clocks of the callers do not matter. A caller that dies at work
-frees the name as any holder would, and another may run then, still in this period.
+The caller that runs holds a name while it works. When it is done, it detaches the hold with a lease
+until the end of the period: this mark needs no keeper and ends by itself. Periods are counted on
+the store's clock, so the clocks of the callers do not matter. A caller that dies at work frees the
+name as any holder would, and another one may then run in the same period.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lockfast.core.ledger import Held
 from lockfast.core.locks import Core
 from lockfast.core.terms import Terms
 
-SHORTEST = 0.01  # a mark that is over before it is written is not worth writing
-Turn = tuple[Held, float]  # what is held while at work, and until when nobody else is to run
+SHORTEST = 0.01  # seconds: a mark that would expire sooner is not worth a request
+PeriodRun = tuple[Held, float]  # the hold during the work, and until when nobody else may run
 
 
-async def begin(core: Core, terms: Terms, period: float, at_least: float) -> Turn | None:
-    """Our turn, or None: somebody else has it, or had it."""
+async def begin(core: Core, terms: Terms, period: float, at_least: float) -> PeriodRun | None:
+    """Begin the run of this period, or return None if another caller runs or has run."""
     began = core.runtime.now()
     held = await core.attempt(terms, 0.0)
     if not isinstance(held, Held):
@@ -34,9 +34,9 @@ async def begin(core: Core, terms: Terms, period: float, at_least: float) -> Tur
     return held, max(ends, began + at_least)
 
 
-async def finish(core: Core, turn: Turn) -> None:
-    """We are done: leave a mark, unless the time is over already. Then the block that we are in
-    gives the turn back. `HoldLost` if it was lost meanwhile: somebody else may have run too."""
-    held, until = turn
+async def finish(core: Core, run: PeriodRun) -> None:
+    """Leave the mark of a finished run, unless the period is over; then the caller's block releases
+    the hold. `HoldLost` if the hold was lost meanwhile: another caller may have run too."""
+    held, until = run
     if until - core.runtime.now() >= SHORTEST:
         await core.detach(held, until)

@@ -1,5 +1,5 @@
-"""What a semaphore can do besides being acquired: change its size, and give out permits that belong
-to whoever knows their id, not to a process."""
+"""Semaphore operations besides acquire: resizing, and permits that belong to whoever knows their
+id, not to a process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from lockfast.model import Claim, Granted, Snapshot, kind_of
 
 
 async def resize(core: Core, terms: Terms, permits: int) -> None:
-    """Those who hold it and those who wait for it do so with another number of permits. Those who
-    hold more than there are now go on until they release."""
+    """Change the number of permits for holders and waiters. Holders of more permits than there are
+    now keep them until they release."""
     had = await core.backend.resize(terms.name, terms.slots, permits, MAX_BUDGET)
     if had not in (0, terms.slots, permits):
         raise ConfigurationError(
             f"{shown(terms.name)} is in use as {kind_of(had)}, not as {kind_of(terms.slots)}: it "
-            "was left as it is"
+            "was left unchanged"
         )
 
 
 async def take_permit(core: Core, terms: Terms, timeout: float | None) -> str | Snapshot | None:
-    """The id of a permit that lasts as long as its lease, whatever becomes of this process."""
+    """Acquire a permit and return its id. The permit lasts as long as its lease, even if this
+    process ends."""
     outcome = await core.attempt(terms, timeout)
     if not isinstance(outcome, Held):
         return outcome
@@ -33,13 +34,13 @@ async def take_permit(core: Core, terms: Terms, timeout: float | None) -> str | 
     except GeneratorExit:
         raise
     except BaseException:
-        # Cancelled, interrupted, not answered: its id, which nobody was told, nobody can give back.
+        # Cancelled, interrupted or not answered: nobody has the id, so nobody could release it.
         limit = budget_for(terms.lease)
-        await core.runtime.shielded(_drop(core, outcome, limit), limit)
+        await core.runtime.shielded(_withdraw(core, outcome, limit), limit)
         raise
 
 
-async def _drop(core: Core, held: Held, limit: float) -> None:
+async def _withdraw(core: Core, held: Held, limit: float) -> None:
     with core.ledger.mutex:
         if held.state is HELD:
             core.ledger.end(held, RELEASED, core.runtime.now())
@@ -49,12 +50,12 @@ async def _drop(core: Core, held: Held, limit: float) -> None:
 
 
 async def release_permit(core: Core, claim: Claim, fence: int) -> None:
-    """Give back a permit, whoever took it."""
+    """Release a permit, whoever took it."""
     await core.give_back(_known(core, claim, fence))
 
 
 async def renew_permit(core: Core, claim: Claim, fence: int) -> None:
-    """Let it last for the claim's lease from now on."""
+    """Extend a permit to the claim's lease from now on."""
     budget = budget_for(claim.lease)
     (answer,) = await core.backend.renew([claim], [fence], budget)
     if not isinstance(answer, Granted):
@@ -64,6 +65,7 @@ async def renew_permit(core: Core, claim: Claim, fence: int) -> None:
 
 
 def _known(core: Core, claim: Claim, fence: int) -> Held:
+    """A hold for a permit that is known by its id only; not in the ledger."""
     now = core.runtime.now()
     held = Held(claim, None, fence, now, False, now + claim.lease)
     held.extend_validity(now, claim.lease)
@@ -71,6 +73,6 @@ def _known(core: Core, claim: Claim, fence: int) -> Held:
 
 
 async def in_use(core: Core, terms: Terms) -> tuple[int, int]:
-    """How many permits are taken, and how many there are."""
+    """The number of permits that are taken, and their total."""
     seen = await core.inspect(terms.name)
     return sum(holder.take for holder in seen.holders), seen.slots or terms.slots

@@ -1,9 +1,9 @@
-"""What the core needs from the world: a runtime that waits and a backend that remembers.
+"""The core's ports: a runtime that waits, and a backend that stores claims.
 
 The core is plain ``async def`` and awaits nothing but these. A blocking port blocks and returns, so
 that the coroutine runs to its end in one ``send``; an asyncio port suspends; the simulator's port
-suspends into virtual time. One rule keeps shared state whole in all three: it changes between
-awaits, under `Runtime.mutex`, and nothing is awaited while that is held.
+suspends into virtual time. One rule keeps shared state consistent in all three: the state changes
+between awaits, under `Runtime.mutex`, and nothing is awaited while the mutex is held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Wake = Callable[[Granted | None], None]
 
 
 class Signal(Protocol):
-    """A doorbell: `set` from any thread; `wait` says whether it rang, and clears it."""
+    """An event flag that any thread may `set`. `wait` returns False on time-out; otherwise it
+    clears the flag and returns True."""
 
     def set(self) -> None: ...
 
@@ -47,49 +48,46 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        """Do it to its end although we are being cancelled; give up waiting after ``limit``."""
+        """Run ``work`` to its end although the caller is being cancelled; stop waiting for it after
+        ``limit`` seconds."""
 
     def owner(self) -> object:
-        """The current task, or else the current thread: two of them never compare equal."""
+        """The current task, or else the current thread. Two owners never compare equal."""
 
-    def asker(self, label: str) -> tuple[object, str]:
-        """The same, and who that is for people, as `Who.encoded` writes it."""
+    def identity(self, label: str) -> tuple[object, str]:
+        """The current owner, and its description for people as `Who.encoded` writes it."""
 
     def stack(self) -> Callable[[], str]:
-        """Called later, from any thread, it tells what the current task or thread does then, line
-        by line. It keeps neither of them alive."""
+        """A function that formats the stack of the current task or thread. It may be called later
+        and from any thread, and it keeps neither the task nor the thread alive."""
 
 
 class KeeperRuntime(Runtime, Protocol):
-    """A runtime that can also run something beside us: a thread's, or the simulator's."""
+    """A runtime that can also run a coroutine concurrently: that of threads, or the simulator's."""
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
 
 
 class Backend(Protocol):
-    """One store. Every verb is one atomic step there, idempotent by claim id, over in ``budget``.
+    """One store. Every verb is one atomic step there, idempotent by claim id, done in ``budget``.
 
-    What fails raises `BackendError`: then the outcome is unknown and asking again is harmless.
+    A verb that fails raises `BackendError`: the outcome is unknown, and a retry is harmless.
 
-    A backend of the blocking colour may have plain functions ``claim_now`` and ``release_now``
-    besides, which do the same as ``claim`` and ``release`` in the common case, faster. They
-    return None where they did nothing, or do not know: then it is asked again, the long way.
+    Optional attributes:
 
-    A backend for tasks may have ``claim_soon`` and ``release_soon`` besides: they begin to ask and
-    return what to await, whose result ``claim_said`` and ``release_said`` read. A None from either
-    means the same as above. It saves the common case a coroutine.
-
-    A backend of the blocking colour may have ``ear(claim)``: the signal with which the current
-    thread waits for that claim, where a thread hears its bells itself.
-
-    A backend for tasks may have ``heard_by(keeper_backend)``: then its bells are heard by that one.
-
-    A backend may have a ``patience``: how long, in seconds, who waits goes on asking while it does
-    not answer.
-
-    A backend whose holds end with a session may have ``on_doubt(tell)``: it calls ``tell``, from
-    any thread, when the session is out of reach or has ended. Such a store does not end a hold by
-    the hold's own lease as long as the session lives, so the keeper leaves what is over.
+    - ``claim_now``, ``release_now`` (sync API): plain functions that do the work of ``claim`` and
+      ``release`` in the common case, faster. They return None if they did nothing or do not know
+      the outcome; the core then calls the coroutine.
+    - ``claim_soon``, ``release_soon`` (async API): send the request and return an awaitable, whose
+      value ``claim_result`` and ``release_result`` decode. None means the same as above. They save
+      a coroutine in the common case.
+    - ``waiter_signal(claim)`` (sync API): the signal with which the current thread waits for that
+      claim, for stores where each waiting thread reads its own wake-ups.
+    - ``share_listener_of(keeper_backend)`` (async API): the keeper's backend listens for this one.
+    - ``patience``: how many seconds a waiter keeps asking while the store does not answer.
+    - ``on_uncertain(callback)``, for a store whose holds end with a session: it calls ``callback``,
+      from any thread, when the session is unreachable or has ended. Such a store does not end a
+      hold by the hold's own lease while the session lives, so the keeper withdraws expired holds.
     """
 
     @property
@@ -100,15 +98,15 @@ class Backend(Protocol):
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> Sequence[Granted | Busy | Differs]:
-        """Claim after claim, in this order, in as few steps as the store can; up to and with the
-        first that is not granted. Plain locks (``layout``) are asked for alone."""
+        """Claim in this order, in as few round trips as the store can, and stop after the first
+        claim that is not granted. A claim with a ``layout`` is always a batch of one."""
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> Sequence[Granted | Busy | Gone | BackendError]:
-        """Holds under their fences, and places (fence 0). What is not there is not made again. A
-        store of several servers answers with an error, not raised, what is at one that is away;
-        if that is all, it raises it."""
+        """Renew holds (by their fences) and waiters (fence 0). A row that is gone is not created
+        again. A store of several servers returns an error for the claims of a server that is
+        unreachable, and raises it only if it has no other answer."""
 
     async def release(self, claim: Claim, budget: float) -> bool: ...
 
@@ -123,9 +121,10 @@ class Backend(Protocol):
     async def resize(self, name: str, expected: int, slots: int, budget: float) -> int: ...
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        """From now on call ``wake`` when the claim is served or rung. Hints only: they may be late,
-        double, false or missing; they may come on any thread. Whether a bell may have been missed
-        since ``since``, when the claim was sent: then it is asked for again."""
+        """Call ``wake`` from now on when the claim is granted or should be sent again. Wake-ups are
+        hints: they may be late, duplicated, spurious or missing, and come on any thread. Return
+        True if one may have been missed after ``since``, when the claim was sent: then the waiter
+        claims again."""
 
     def unwatch(self, claim: Claim) -> None: ...
 
@@ -136,9 +135,11 @@ class Backend(Protocol):
     async def break_hold(self, name: str, fence: int, budget: float) -> bool: ...
 
     async def listen(self, timeout: float | None) -> None:
-        """The keeper's pause: deliver bells until one came, `poke` was called, or time is over."""
+        """The keeper's pause: deliver wake-ups until one arrived, `interrupt` was called, or the
+        time-out is over."""
 
     def interrupt(self) -> None:
-        """Make `hear` return; from any thread, and not forgotten if nobody hears just now."""
+        """Make `listen` return. May be called from any thread; if nobody is listening, the next
+        `listen` returns at once."""
 
     def close(self) -> None: ...

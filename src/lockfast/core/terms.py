@@ -1,4 +1,4 @@
-"""On what terms something is acquired."""
+"""The terms on which a lock is acquired."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FOREVER = float("inf")
 
 
 class Terms(NamedTuple):
-    """All that a lock object was told, checked."""
+    """The validated options of a lock object."""
 
     name: str  # with the namespace
     lease: float
@@ -20,11 +20,11 @@ class Terms(NamedTuple):
     owner: object = None
     label: str = ""
     layout: str = ""
-    template: str = ""  # what the name was made of, for those who listen
+    template: str = ""  # the expression that the name was made of, for events
     warn_after: float | None = None
 
     def ends_by(self, now: float) -> float:
-        """When it is over whatever happens, unless it is renewed by hand."""
+        """The time by which a hold ends in any case, unless it is renewed by hand."""
         if not self.renew:
             return now + self.lease
         return FOREVER if self.max_hold is None else now + self.max_hold

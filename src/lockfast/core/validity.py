@@ -1,4 +1,4 @@
-"""Belief in a hold: what our own clock and the ledger say of it, without asking the store."""
+"""Validity of a hold: checks by our own clock and the ledger, without asking the store."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from lockfast.model import ALL_SLOTS
 
 
 class Validity:
-    """What a client may believe of what it holds."""
+    """Mixin of a client's validity checks on its holds."""
 
     runtime: Runtime
     ledger: Ledger
 
     def is_held(self, held: Held) -> bool:
-        """False at the latest when the lease can be over, with no help from keeper or store."""
+        """True while the hold is valid: False at the latest when the lease may have expired, with
+        no help from keeper or store."""
         return held.state is HELD and self.runtime.now() < held.deadline
 
     def settle(self, held: Held) -> None:
-        """What our own clock proves lost is lost now, also if the keeper did not look yet."""
+        """Mark a hold as lost if it has expired by our own clock and the keeper has not noticed."""
         if held.state is HELD and self.runtime.now() >= held.deadline:
-            self.ledger.lose(held, held.why_over())
+            self.ledger.lose(held, held.expiry_reason())
 
     def check(self, held: Held) -> None:
-        """Raise unless we may still believe in the hold. No I/O."""
+        """Raise unless the hold is still valid. No I/O."""
         self.settle(held)
         if held.state is LOST:
             raise held.loss()
@@ -34,20 +35,20 @@ class Validity:
             raise NotHeld(f"the hold on {shown(held.claim.name)} was {held.state.value} already")
 
     async def wait_lost(self, held: Held, timeout: float | None) -> bool:
-        """Wait for its end; True if that is a loss."""
+        """Wait for the end of the hold; True if it was lost."""
         return await wait_lost([(self, held)], timeout)
 
     def held_by(self, terms: Terms, owner: object) -> Held | None:
-        """What this owner has under the name, if it is enough: a reader is no writer."""
+        """The hold of this owner, if it covers the terms: a reader's does not cover a write."""
         held = self.ledger.by_owner.get((terms.name, owner))
         return None if held is None or terms.take > held.claim.take else held
 
     def find(self, terms: Terms) -> Held:
-        """The current owner's hold, as `threading.RLock` would find it."""
+        """The current owner's hold, or `NotHeld`."""
         owner = terms.owner if terms.owner is not None else self.runtime.owner()
         held = self.held_by(terms, owner)
         if held is not None and held.writes and terms.take < ALL_SLOTS:
-            held = held if held.count > held.writes else None  # a writer that does not read
+            held = held if held.count > held.writes else None  # a writer with no read entry
         if held is None:
             raise NotHeld(
                 f"{shown(terms.name)} is not held by {_describe(owner)}: it was released "

@@ -1,15 +1,15 @@
-"""The checking half of fencing: helpers that let a resource refuse whoever was overtaken.
+"""Guards: the resource's half of fencing, which refuses the writes of stale holders.
 
-A lock cannot stop a holder that was paused for longer than its lease from writing when it wakes
-up. What is written to can: it remembers the highest fence that it has seen, and refuses lower ones
-with `StaleFence`. Each guard checks and writes in one step of the resource, so that nobody comes
-between. They take a hold, or its fence as an int.
+A lock cannot stop a holder that was paused for longer than its lease from writing when it resumes.
+The resource can: it remembers the highest fence that it has seen, and refuses lower ones with
+`StaleFence`. Each guard checks and writes in one atomic step of the resource, so that no other
+writer comes between. Guards take a hold, or its fence as an int.
 
-- `FenceColumn`: rows that carry their own fence.
-- `SqlGuard`: anything else that is written in a transaction; `FenceTable` is the same for drivers
-  that it does not know, and for asyncio.
-- `RedisGuard`: a key of Redis.
-- `FileGuard`: a file.
+- `FenceColumn`: for rows that carry their own fence.
+- `SqlGuard`: for anything else that is written in a transaction. `FenceTable` gives the same
+  statements for other drivers and for asyncio.
+- `RedisGuard`: for a Redis key.
+- `FileGuard`: for a file.
 """
 
 from lockfast.guards.files import FileGuard

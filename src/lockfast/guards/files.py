@@ -1,15 +1,17 @@
-"""A guard for a file: it is replaced only by who has not been overtaken.
+"""Guard for a file: a stale holder cannot replace its content.
 
-Two side files stand beside ``report.json``: ``.report.json.fence`` says the highest fence that was
-seen, ``.report.json.lock`` is locked (flock) while somebody writes, and is never removed: who
-removed it would let two in. In this order, and each on disk before the next:
+``report.json`` gets two side files. ``.report.json.fence``, the mark, contains the highest fence
+that was seen. ``.report.json.lock`` is locked with flock during each write, and is never removed:
+after a removal two writers could lock two different files. The steps of a write, each on disk
+before the next one begins:
 
-1. lock; 2. read the mark, and refuse a lower fence; 3. raise the mark; 4. write the new content to
-a file of its own; 5. rename it over the old one.
+1. Lock. 2. Read the mark, and refuse a lower fence. 3. Raise the mark. 4. Write the new content to
+a temporary file. 5. Rename that file over the old one.
 
-Death at any point leaves the old content or the new, whole, and the lock is free. After a death
-between 3 and 5 the mark is higher than what is there; it tells of a true hold, so nobody is refused
-who should not be. Raised last instead, it could be missing for content that is there already.
+A crash at any point leaves either the old or the new content, complete, and releases the lock.
+After a crash between 3 and 5 the mark is higher than the fence of the content; it belongs to a real
+hold, so nobody is refused wrongly. If the mark were raised last, a crash could leave new content
+that no mark protects.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from lockfast.errors import AcquireTimeout, ConfigurationError
 from lockfast.guards.fence import fence_of, refuse_if_stale
 from lockfast.inputs import Seconds, checked_timeout
 
-_LOOK_EVERY = 0.01  # seconds; flock cannot wait with a limit, and writing takes about as long
+_POLL_INTERVAL = 0.01  # seconds; flock has no timeout, and a write takes about this long
 
 
 class FileGuard:
-    """One file, for all processes of one host (and of others, where the file system's flock
-    reaches them). Blocking: in asyncio, use ``asyncio.to_thread``.
+    """Guard of one file, for all processes of a host (and of other hosts, if the file system's
+    flock spans them). Blocking: in asyncio, use ``asyncio.to_thread``.
 
-    ``timeout``: how long to wait for another writer, in seconds; None: without end. One that was
-    paused while it wrote keeps others out until it goes on or dies.
+    ``timeout``: seconds to wait for another writer; None waits without limit. A writer that is
+    paused in the middle of a write keeps the others out until it resumes or dies.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: Seconds | None = 30.0) -> None:
-        # Two ways to the same file must meet at the same side files.
+        # Different paths to the same file must lead to the same side files.
         self.path = Path(path).resolve()
         self._timeout = checked_timeout(timeout)
         self._mark = self.path.with_name(f".{self.path.name}.fence")
@@ -45,19 +47,25 @@ class FileGuard:
         self._new = self.path.with_name(f".{self.path.name}.new")
 
     def write(self, hold: object, content: bytes | str) -> None:
-        """Replace the whole content: readers see the old or the new, never a part. A text is
-        written as UTF-8. `StaleFence` if a higher fence was here, `AcquireTimeout` if another
-        writer does not end; then nothing was changed."""
+        """Replace the whole content; readers see the old or the new content, never a part of it.
+
+        A str is written as UTF-8. Blocks while another process writes. Raises `StaleFence` if a
+        higher fence has written, and `AcquireTimeout` if another writer does not finish in time;
+        in both cases the file is unchanged.
+        """
         if not isinstance(content, bytes | str):
-            raise ConfigurationError(f"content is bytes or a str, not {type(content).__name__}")
+            raise ConfigurationError(f"content must be bytes or str, not {type(content).__name__}")
         with self.writing(hold):
             self._replace(self.path, content.encode() if isinstance(content, str) else content)
 
     @contextmanager
     def writing(self, hold: object) -> Iterator[Path]:
-        """Keep all other guarded writers out while the body runs, for what `write` does not do: to
-        append, or to change several files that belong together. Raises as `write` does, and then
-        the body does not run. What the body has done when it dies halfway is its own affair."""
+        """Exclude all other guarded writers while the body of the ``with`` block runs.
+
+        For changes that `write` does not cover, such as appending, or changing several files that
+        belong together. Raises as `write` does, and then the body does not run. If the process dies
+        in the body, the file stays as the body left it.
+        """
         fence = fence_of(hold)
         with self._locked():
             seen = self._seen()
@@ -74,7 +82,8 @@ class FileGuard:
             try:
                 yield
             finally:
-                # Said, not left to close: a child that was forked meanwhile has it open too.
+                # Unlock explicitly: a child forked meanwhile has the descriptor open too, so
+                # closing ours would not release the lock.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
@@ -88,29 +97,29 @@ class FileGuard:
             except BlockingIOError:
                 if until is not None and time.monotonic() >= until:
                     raise AcquireTimeout(
-                        f"{str(self.path)!r}: another process has been writing it for "
+                        f"{str(self.path)!r}: another process has been writing this file for "
                         f"{self._timeout} s; nothing was written",
                         name=str(self.path),
                         timeout=self._timeout or 0.0,
                         snapshot=None,
                     ) from None
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL)
 
     def _seen(self) -> int:
         try:
             text = self._mark.read_bytes()
         except FileNotFoundError:
-            return 0  # nobody was here: every fence may write
+            return 0  # no guarded write yet: every fence may write
         if not text.strip().isdigit():
             raise ConfigurationError(
-                f"{str(self._mark)!r} should say the highest fence, and says {text[:40]!r}: "
-                "nothing may be written until somebody puts it right"
+                f"{str(self._mark)!r} must contain the highest fence, but contains {text[:40]!r}: "
+                "writes are refused until you repair that file"
             )
         return int(text)
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """The file's whole content, at once and for good. Only one writer is here, so one name for
-        what is not finished is enough, and what a dead one left is overwritten."""
+        """Replace the file's content atomically and durably. There is only one writer at a time, so
+        one name for the temporary file is enough, and leftovers of a crash are overwritten."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._new, flags, 0o666), "wb") as new:
             if path.exists():
@@ -119,7 +128,7 @@ class FileGuard:
             new.flush()
             os.fsync(new.fileno())
         os.rename(self._new, path)
-        # The rename itself is in the folder, and on disk when that is.
+        # The rename is an entry of the folder: it is on disk once the folder is.
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)

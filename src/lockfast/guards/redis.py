@@ -1,9 +1,9 @@
-"""A guard for a key of Redis: one command that writes it, refused if a higher fence was there.
+"""Guard for a Redis key: one write command, refused if a higher fence has written the key.
 
-Check and write are one script, so nothing comes between. What was seen is kept beside the key, in a
-mark of its own, in the same slot: it works on a Cluster. A mark is as durable as the Redis that
-keeps it: a failover that forgets a mark forgets the write that made it, but one that keeps the
-data of a stale writer cannot be told from here.
+Check and write are one script, so no other command runs between them. The highest fence is kept in
+a key of its own, the mark, in the same hash slot, so that guards work on a Cluster. A mark is as
+durable as its Redis: a failover that loses a mark also loses the write that made it. A failover
+that keeps the data of a stale writer cannot be detected here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lockfast.inputs import Seconds, checked_lease, checked_name
 _SOURCE = (Path(__file__).parent / "lua" / "write.lua").read_text()
 _SHA = hashlib.sha1(_SOURCE.encode()).hexdigest()
 
-Word = str | bytes | int | float
+Argument = str | bytes | int | float
 
 
 class RedisClient(Protocol):
-    """What is needed of a client: `redis.Redis`, `redis.asyncio.Redis`, and those for Cluster."""
+    """Client methods that the guard calls: of redis-py, blocking or asyncio, Cluster or not."""
 
     def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any: ...
 
@@ -34,11 +34,11 @@ class RedisClient(Protocol):
 
 
 class RedisGuard:
-    """Writes through a client of yours, blocking or asyncio.
+    """Guarded writes through your redis-py client, blocking or asyncio.
 
-    ``keep``: for how many seconds after the last write a mark is remembered; without it, for ever,
-    one small key for each guarded key. Give it where keys are many and short-lived, and make it
-    much longer than a holder may be paused: one that sleeps longer than this is not refused.
+    ``keep``: seconds for which a mark is kept after the last write. By default marks are kept
+    forever, one small key per guarded key. Pass it if keys are many and short-lived, and make it
+    much longer than any pause of a holder: a holder that is paused longer is not refused.
     """
 
     def __init__(self, client: RedisClient, *, keep: Seconds | None = None) -> None:
@@ -46,71 +46,76 @@ class RedisGuard:
         self._keep_ms = 0 if keep is None else round(checked_lease(keep, what="keep") * 1000)
 
     def write(
-        self, hold: object, command: str, key: str, *words: Word, mark: str | None = None
+        self, hold: object, command: str, key: str, *arguments: Argument, mark: str | None = None
     ) -> Any:
-        """Run a command whose only key is its first word, as ``("HSET", "user:7", "name", "Ann")``,
-        and get what Redis answers, as it is (``b"OK"``, a number, None); `StaleFence` if a higher
-        fence has written the key. Errors of the client pass through: after a lost connection it is
-        unknown whether it was written, and writing again with the same fence is allowed.
+        """Run a write command and return Redis's reply unchanged (``b"OK"``, a number, None).
 
-        With an asyncio client, await what this returns.
+        The key must be the command's first argument and its only key, as in
+        ``guard.write(hold, "HSET", "user:7", "name", "Ann")``. With an asyncio client, await the
+        result. Raises `StaleFence` if a higher fence has written the key. Errors of the client pass
+        through: after a lost connection the outcome is unknown, and writing again with the same
+        fence is allowed.
 
         Keys that are written under one lock should share a ``mark``, the name of a key in the same
-        slot: with marks of their own, a key that the new holder has not written yet would not
-        refuse the old one.
+        slot. With separate marks, a key that the new holder has not written yet would still accept
+        the old holder.
         """
         key = checked_name(key, what="a key")
         mark = mark_of(key) if mark is None else checked_name(mark, what="a mark")
         if mark == key:
-            raise ConfigurationError(f"mark={mark!r} is the key itself, which it would overwrite")
+            raise ConfigurationError(
+                f"mark={mark!r} is the key itself: pass the name of another key"
+            )
         if not isinstance(command, str) or not command:
-            raise ConfigurationError(f"command={command!r}: the name of a command of Redis")
+            raise ConfigurationError(f"command={command!r} must be the name of a Redis command")
         fence = fence_of(hold)
-        said = (key, mark, fence, self._keep_ms, command, *words)
+        script_args = (key, mark, fence, self._keep_ms, command, *arguments)
         try:
-            answer = self._client.evalsha(_SHA, 2, *said)
+            reply = self._client.evalsha(_SHA, 2, *script_args)
         except Exception as error:
-            _raise_unless_unknown(error)
-            answer = self._client.eval(_SOURCE, 2, *said)
-        if inspect.isawaitable(answer):
-            return self._written_later(answer, key, fence, said)
-        return _judged(key, fence, answer)
+            _raise_unless_unknown_script(error)
+            reply = self._client.eval(_SOURCE, 2, *script_args)
+        if inspect.isawaitable(reply):
+            return self._awaited(reply, key, fence, script_args)
+        return _checked(key, fence, reply)
 
-    async def _written_later(
-        self, answer: Awaitable[Any], key: str, fence: int, said: tuple[Word, ...]
+    async def _awaited(
+        self, reply: Awaitable[Any], key: str, fence: int, script_args: tuple[Argument, ...]
     ) -> Any:
         try:
-            return _judged(key, fence, await answer)
+            return _checked(key, fence, await reply)
         except Exception as error:
-            _raise_unless_unknown(error)
-        return _judged(key, fence, await self._client.eval(_SOURCE, 2, *said))
+            _raise_unless_unknown_script(error)
+        return _checked(key, fence, await self._client.eval(_SOURCE, 2, *script_args))
 
 
 def mark_of(key: str) -> str:
-    """Where the highest fence that wrote this key is kept: in the key's own slot of a Cluster.
+    """Return the name of the mark: the key with the highest fence, in the slot of ``key``.
 
-    What a Cluster hashes is what stands between the first ``{`` and the next ``}``, if something
-    does, or else the whole key. The two endings keep the marks of ``x`` and ``{x}`` apart.
+    A Cluster hashes the text between the first ``{`` and the next ``}`` if it is not empty, or else
+    the whole key. The two suffixes keep the marks of ``x`` and ``{x}`` apart.
     """
     if re.search(r"^[^{]*\{[^}]+\}", key):
         return f"{key}:lf-fence"
     if "}" in key:
         raise ConfigurationError(
-            f"no mark can stand in the slot of the key {key!r}: it has a '}}' but no hash tag like "
-            "{this}; give mark= or another key"
+            f"no mark can share the slot of the key {key!r}, which has a '}}' but no hash tag such "
+            "as {this}: pass mark= or use another key"
         )
     return f"{{{key}}}:lf-mark"
 
 
-def _judged(key: str, fence: int, answer: Any) -> Any:
-    written, rest = answer
+def _checked(key: str, fence: int, reply: Any) -> Any:
+    """Return the command's reply, or raise `StaleFence` if the script refused to run it."""
+    written, result = reply
     if not written:
-        refuse_if_stale(key, fence, int(rest))
-    return rest
+        refuse_if_stale(key, fence, int(result))
+    return result
 
 
-def _raise_unless_unknown(error: Exception) -> None:
-    """Go on only if the server does not know the script (new, restarted, flushed): it did nothing,
-    and gets the source. The driver is not imported here, so its error is known by what it says."""
+def _raise_unless_unknown_script(error: Exception) -> None:
+    """Return only if the server does not know the script (new, restarted or flushed). Such a server
+    did nothing, and the caller sends it the source. The driver is not imported here, so the error
+    is recognized by its name or text."""
     if type(error).__name__ != "NoScriptError" and not str(error).startswith("NOSCRIPT"):
         raise error

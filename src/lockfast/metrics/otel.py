@@ -1,11 +1,11 @@
-"""Spans and metrics for OpenTelemetry, made of events (``pip install 'lockfast[otel]'``).
+"""Spans and metrics for OpenTelemetry, built from events (``pip install 'lockfast[otel]'``).
 
     client.on_event(OtelEvents())
 
-It needs the API package alone: where they go is decided by the SDK that your program sets up. A
-span is made when what it tells of is over, with the time at which it began, so nothing is kept open
-and a sampler that drops it has nothing to clean up. Its parent is the span in which the lock was
-asked for, also if the keeper is the one who notices that it is lost.
+Needs only the API package; the SDK that your program configures decides where the data goes. A span
+is created when the acquire or hold is over, with its start time, so no span stays open and a span
+that the sampler rejects needs no clean-up. Its parent is the span in which the lock was requested,
+even if the keeper's thread detects the loss.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ Attributes = dict[str, str | int | float]
 
 
 class OtelEvents:
-    """A listener for ``client.on_event``: the spans ``lockfast.acquire`` and ``lockfast.hold``, and
-    metrics. ``template`` makes a label of a name that was not made by a decorated function's
-    expression (default: all of them are "other"). ``names=True`` writes the name itself into
-    spans, never into metrics. ``spans=False`` makes metrics alone."""
+    """Listener for ``client.on_event``: metrics, and spans ``lockfast.acquire`` and ``.hold``.
+
+    - ``template``: function that maps a lock name to a label, for names that do not come from the
+      key expression of a decorated function (default: their label is "other").
+    - ``names=True``: adds the lock name to spans, never to metrics.
+    - ``spans=False``: metrics only.
+    """
 
     def __init__(
         self,
@@ -58,8 +61,8 @@ class OtelEvents:
         self._templates = Templates(template)
         self._names = names
         self._spans = spans
-        # In which span what is held now was asked for.
-        self._asked_in: dict[tuple[str, str, int], Context] = {}
+        # The span context in which each current hold was requested.
+        self._requested_in: dict[tuple[str, str, int], Context] = {}
         self._pid = os.getpid()
         self._make_instruments(meter_provider)
 
@@ -72,18 +75,24 @@ class OtelEvents:
             )
 
         up_down, counter = meter.create_up_down_counter, meter.create_counter
-        self._wait = seconds("lockfast.wait", "From asking for a lock until it was held")
-        self._hold = seconds("lockfast.hold", "From acquiring a lock until its end")
-        self._held = up_down("lockfast.held", description="Holds now")
-        self._waiting = up_down("lockfast.waiting", description="Claims that stand in a queue now")
-        self._lost = counter("lockfast.lost", description="Holds that ended without their holder")
-        self._timed_out = counter("lockfast.timed_out", description="Waits whose time was over")
-        self._refused = counter("lockfast.refused", description="Asked once, and taken")
+        self._wait = seconds("lockfast.wait", "Time from the request of a lock until it was held")
+        self._hold = seconds(
+            "lockfast.hold", "Time from acquiring a lock until the end of the hold"
+        )
+        self._held = up_down("lockfast.held", description="Current holds")
+        self._waiting = up_down("lockfast.waiting", description="Claims waiting in a queue")
+        self._lost = counter(
+            "lockfast.lost", description="Holds that ended before they were released"
+        )
+        self._timed_out = counter("lockfast.timed_out", description="Acquires that timed out")
+        self._refused = counter(
+            "lockfast.refused", description="Acquires without waiting that found the lock held"
+        )
         self._failed = counter(
-            "lockfast.failed", description="Cancelled, interrupted or refused by the store"
+            "lockfast.failed", description="Acquires that were cancelled, interrupted or failed"
         )
         self._renew_errors = counter(
-            "lockfast.renew_errors", description="Renewals that were not answered; repeated"
+            "lockfast.renew_errors", description="Renewals that failed and were repeated"
         )
 
     def __call__(self, event: Event) -> None:
@@ -91,56 +100,62 @@ class OtelEvents:
             self._renew_errors.add(1, {"lockfast.store": event.store})
         elif isinstance(event, NameEvent):
             label = self._templates.label(event)
-            said: Attributes = {"lockfast.store": event.store, "lockfast.template": label}
-            self._count(event, said)
+            attributes: Attributes = {"lockfast.store": event.store, "lockfast.template": label}
+            self._count(event, attributes)
             if self._spans:
-                if self._pid != os.getpid():  # a fork's child holds nothing of its parent's
-                    self._asked_in.clear()
+                if self._pid != os.getpid():  # a forked child holds nothing of its parent's
+                    self._requested_in.clear()
                     self._pid = os.getpid()
-                self._trace(event, said)
+                self._trace(event, attributes)
 
-    def _count(self, event: NameEvent, said: Attributes) -> None:
+    def _count(self, event: NameEvent, attributes: Attributes) -> None:
         match event:
             case Acquired():
-                self._wait.record(event.waited, said)
-                self._held.add(1, said)
+                self._wait.record(event.waited, attributes)
+                self._held.add(1, attributes)
             case Released() | Detached() | Lost():
-                self._hold.record(event.lasted, said)
-                self._held.add(-1, said)
+                self._hold.record(event.lasted, attributes)
+                self._held.add(-1, attributes)
                 if isinstance(event, Lost):
-                    self._lost.add(1, said)
+                    self._lost.add(1, attributes)
             case WaitBegan():
-                self._waiting.add(1, said)
+                self._waiting.add(1, attributes)
             case WaitEnded():
-                self._waiting.add(-1, said)
+                self._waiting.add(-1, attributes)
             case TimedOut():
-                self._timed_out.add(1, said)
+                self._timed_out.add(1, attributes)
             case Refused():
-                self._refused.add(1, said)
+                self._refused.add(1, attributes)
             case Failed():
-                self._failed.add(1, said)
+                self._failed.add(1, attributes)
 
-    def _trace(self, event: NameEvent, said: Attributes) -> None:
+    def _trace(self, event: NameEvent, attributes: Attributes) -> None:
         here = context.get_current()
         match event:
             case Acquired():
-                self._asked_in[event.store, event.name, event.fence] = here
-                said = {**said, "lockfast.fence": event.fence}
-                self._span("lockfast.acquire", event, event.waited, here, said, "acquired")
+                self._requested_in[event.store, event.name, event.fence] = here
+                attributes = {**attributes, "lockfast.fence": event.fence}
+                self._span("lockfast.acquire", event, event.waited, here, attributes, "acquired")
             case TimedOut():
-                self._span("lockfast.acquire", event, event.waited, here, said, "timed out", True)
+                self._span(
+                    "lockfast.acquire", event, event.waited, here, attributes, "timed out", True
+                )
             case Refused():
-                self._span("lockfast.acquire", event, event.waited, here, said, "refused")
+                self._span("lockfast.acquire", event, event.waited, here, attributes, "refused")
             case Failed():
-                self._span("lockfast.acquire", event, event.waited, here, said, event.error, True)
+                self._span(
+                    "lockfast.acquire", event, event.waited, here, attributes, event.error, True
+                )
             case Released() | Detached() | Lost():
-                asked_in = self._asked_in.pop((event.store, event.name, event.fence), here)
-                said = {**said, "lockfast.fence": event.fence}
+                requested_in = self._requested_in.pop((event.store, event.name, event.fence), here)
+                attributes = {**attributes, "lockfast.fence": event.fence}
                 lost = isinstance(event, Lost)
                 if isinstance(event, Lost):
-                    said = {**said, "lockfast.cause": event.cause}
+                    attributes = {**attributes, "lockfast.cause": event.cause}
                 outcome = type(event).__name__.lower()
-                self._span("lockfast.hold", event, event.lasted, asked_in, said, outcome, lost)
+                self._span(
+                    "lockfast.hold", event, event.lasted, requested_in, attributes, outcome, lost
+                )
 
     def _span(
         self,
@@ -148,20 +163,20 @@ class OtelEvents:
         event: NameEvent,
         lasted: float,
         parent: Context,
-        said: Attributes,
+        attributes: Attributes,
         outcome: str,
-        bad: bool = False,
+        failed: bool = False,
     ) -> None:
         if self._names:
-            said = {**said, "lockfast.name": event.name}
+            attributes = {**attributes, "lockfast.name": event.name}
         now = time.time_ns()
         span = self._tracer.start_span(
             kind,
             parent,
             SpanKind.CLIENT if kind == "lockfast.acquire" else SpanKind.INTERNAL,
-            said | {"lockfast.outcome": outcome},
+            attributes | {"lockfast.outcome": outcome},
             start_time=now - int(lasted * 1e9),
         )
-        if bad:
+        if failed:
             span.set_status(StatusCode.ERROR, outcome)
         span.end(now)

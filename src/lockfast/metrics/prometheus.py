@@ -1,9 +1,9 @@
-"""Metrics for Prometheus, made of events (``pip install 'lockfast[prometheus]'``).
+"""Metrics for Prometheus, built from events (``pip install 'lockfast[prometheus]'``).
 
     client.on_event(PrometheusEvents())
 
-They are registered with ``prometheus_client``, which serves them as it does all others. Names do
-not appear: see `lockfast.metrics.templates`.
+The metrics are registered with ``prometheus_client``, which serves them with all others. Lock names
+do not appear in them: see `lockfast.metrics.templates`.
 """
 
 from __future__ import annotations
@@ -36,29 +36,37 @@ LABELS = ("store", "template")
 
 
 class _Families:
-    """The metrics of one registry, whatever number of listeners feed them."""
+    """Metrics of one registry, shared by all listeners that feed it."""
 
     def __init__(self, registry: CollectorRegistry, buckets: Sequence[float]) -> None:
         def histogram(name: str, text: str) -> Histogram:
             return Histogram(name, text, LABELS, buckets=buckets, registry=registry)
 
         def gauge(name: str, text: str) -> Gauge:
-            # Of servers with many processes: the sum over those that live.
+            # For servers with several processes: the sum over the live ones.
             return Gauge(name, text, LABELS, registry=registry, multiprocess_mode="livesum")
 
         def counter(name: str, text: str, labels: Sequence[str] = LABELS) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
-        self.wait = histogram("lockfast_wait_seconds", "From asking for a lock until it was held")
-        self.hold = histogram("lockfast_hold_seconds", "From acquiring a lock until its end")
-        self.held = gauge("lockfast_held", "Holds of this process now")
-        self.waiting = gauge("lockfast_waiting", "Claims of this process that stand in a queue now")
-        self.lost = counter("lockfast_lost", "Holds that ended without their holder")
-        self.timed_out = counter("lockfast_timed_out", "Waits whose time was over")
-        self.refused = counter("lockfast_refused", "Asked once, and taken")
-        self.failed = counter("lockfast_failed", "Cancelled, interrupted or refused by the store")
+        self.wait = histogram(
+            "lockfast_wait_seconds", "Time from the request of a lock until it was held"
+        )
+        self.hold = histogram(
+            "lockfast_hold_seconds", "Time from acquiring a lock until the end of the hold"
+        )
+        self.held = gauge("lockfast_held", "Current holds of this process")
+        self.waiting = gauge("lockfast_waiting", "Claims of this process waiting in a queue")
+        self.lost = counter("lockfast_lost", "Holds that ended before they were released")
+        self.timed_out = counter("lockfast_timed_out", "Acquires that timed out")
+        self.refused = counter(
+            "lockfast_refused", "Acquires without waiting that found the lock held"
+        )
+        self.failed = counter(
+            "lockfast_failed", "Acquires that were cancelled, interrupted or failed"
+        )
         self.renew_errors = counter(
-            "lockfast_renew_errors", "Renewals that were not answered; they are repeated", ["store"]
+            "lockfast_renew_errors", "Renewals that failed and were repeated", ["store"]
         )
 
 
@@ -74,26 +82,29 @@ def _families_of(registry: CollectorRegistry, buckets: Sequence[float]) -> _Fami
 
 
 class _Series:
-    """The metrics of one label, found once."""
+    """Metrics of one pair of labels, looked up once."""
 
     __slots__ = ("failed", "held", "hold", "lost", "refused", "timed_out", "wait", "waiting")
 
-    def __init__(self, of: _Families, store: str, template: str) -> None:
-        self.wait = of.wait.labels(store, template)
-        self.hold = of.hold.labels(store, template)
-        self.held = of.held.labels(store, template)
-        self.waiting = of.waiting.labels(store, template)
-        self.lost = of.lost.labels(store, template)
-        self.timed_out = of.timed_out.labels(store, template)
-        self.refused = of.refused.labels(store, template)
-        self.failed = of.failed.labels(store, template)
+    def __init__(self, families: _Families, store: str, template: str) -> None:
+        self.wait = families.wait.labels(store, template)
+        self.hold = families.hold.labels(store, template)
+        self.held = families.held.labels(store, template)
+        self.waiting = families.waiting.labels(store, template)
+        self.lost = families.lost.labels(store, template)
+        self.timed_out = families.timed_out.labels(store, template)
+        self.refused = families.refused.labels(store, template)
+        self.failed = families.failed.labels(store, template)
 
 
 class PrometheusEvents:
-    """A listener for ``client.on_event``. ``template`` makes a label of a name that was not made by
-    a decorated function's expression (default: all of them are "other"). ``store`` is the label of
-    the store (default: its kind), to tell two of a kind apart. ``buckets`` are those of both
-    histograms; the first listener of a registry decides."""
+    """Listener for ``client.on_event`` that feeds Prometheus metrics.
+
+    - ``template``: function that maps a lock name to a label, for names that do not come from the
+      key expression of a decorated function (default: their label is "other").
+    - ``store``: label of the store (default: its kind), to distinguish two stores of one kind.
+    - ``buckets``: buckets of both histograms; the first listener of a registry sets them.
+    """
 
     def __init__(
         self,
@@ -111,10 +122,10 @@ class PrometheusEvents:
 
     def __call__(self, event: Event) -> None:
         if self._pid != os.getpid():
-            self._begin_anew()
+            self._reset_after_fork()
         store = self._store or event.store
         if isinstance(event, NameEvent):
-            self._count(self._found(store, self._templates.label(event)), event)
+            self._count(self._series_of(store, self._templates.label(event)), event)
         elif isinstance(event, RenewFailed):
             self._of.renew_errors.labels(store).inc()
 
@@ -139,16 +150,19 @@ class PrometheusEvents:
             case Failed():
                 series.failed.inc()
 
-    def _found(self, store: str, template: str) -> _Series:
+    def _series_of(self, store: str, template: str) -> _Series:
         series = self._series.get((store, template))
         if series is None:
             series = self._series[store, template] = _Series(self._of, store, template)
         return series
 
-    def _begin_anew(self) -> None:
-        """We are a fork's child, and hold nothing of what the parent holds. (With a folder for many
-        processes prometheus_client sees to that itself.) Not in a hook of the fork: a mutex of
-        prometheus_client that was held then would stop a child that locks nothing."""
+    def _reset_after_fork(self) -> None:
+        """Reset the gauges in a forked child, which holds nothing of its parent's.
+
+        (With a multiprocess directory, prometheus_client handles this itself.) Done at the first
+        event and not in a fork hook: a mutex of prometheus_client that was held during the fork
+        would block a child that uses no locks.
+        """
         with _mutex:
             if self._pid != os.getpid():
                 if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:

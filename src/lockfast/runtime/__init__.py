@@ -1,1 +1,1 @@
-"""How lockfast waits: in threads, and in asyncio. Knows no store."""
+"""The runtimes that wait: threads and asyncio. They know no store."""

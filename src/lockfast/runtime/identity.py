@@ -1,7 +1,7 @@
-"""Who is asking: the current task if one runs here, else the current thread.
+"""Identity of the caller: the current task if one is running, else the current thread.
 
-A thread is known by an object of its own, not by its number: numbers are used again when a thread
-ends, and the next thread would inherit the holds of a dead one.
+A thread is identified by an object of its own, not by its number: numbers are reused when a thread
+ends, and a new thread would inherit the holds of a dead one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockfast.model import Who
 
 
 class ThreadOwner:
-    """Stands for one thread, for as long as it lives or holds something."""
+    """The owner object of one thread, kept for as long as the thread lives or holds something."""
 
     __slots__ = ("__weakref__",)
 
@@ -40,15 +40,16 @@ def current_owner() -> object:
     return _local.owner
 
 
-def current_asker(label: str) -> tuple[object, str]:
-    """The owner, and the same for people, as `Who.encoded` writes it, remembered: it is hot."""
+def current_identity(label: str) -> tuple[object, str]:
+    """The current owner, and its description as `Who.encoded` writes it, cached for the hot
+    path."""
     if asyncio._get_running_loop() is not None:
-        return task_asker(label)
+        return task_identity(label)
     return _local.owner, _encoded(_local.thread.name, label)
 
 
-def task_asker(label: str) -> tuple[object, str]:
-    """The same, where a loop is known to run."""
+def task_identity(label: str) -> tuple[object, str]:
+    """Do as `current_identity`, where an event loop is known to be running."""
     task = asyncio.current_task()
     if task is not None:
         return task, _encoded(task.get_name(), label)
@@ -60,5 +61,5 @@ def _encoded(thread: str, label: str) -> str:
     return Who(socket.gethostname(), os.getpid(), thread, label).encoded()
 
 
-with contextlib.suppress(AttributeError):  # where there is no fork, a process stays the same
+with contextlib.suppress(AttributeError):  # platforms without fork: the pid never changes
     os.register_at_fork(after_in_child=_encoded.cache_clear)

@@ -1,8 +1,8 @@
-"""Where a thread or a task is just now, for whoever looks at it from outside.
+"""The current stack of another thread or task, as text.
 
-Neither is kept alive, nor a frame: a stack is taken when it is asked for, turned into text, and let
-go. A task that waits is found along what it awaits, since its frames have no caller then; one that
-runs at this moment stands on the stack of the thread that runs its loop.
+No thread, task or frame is kept alive: the stack is read on demand, formatted, and discarded. The
+stack of a suspended task is found by following what it awaits, since its frames have no caller
+then; a task that is running at this moment is on the stack of the thread that runs its loop.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 
-MOST_FRAMES = 40  # the innermost: a log entry must end
-# What a coroutine, a generator or an asynchronous generator is suspended in, and what it awaits.
+MOST_FRAMES = 40  # the innermost ones: a log entry must end
+# Attributes of coroutines, generators and asynchronous generators: the frame in which they are
+# suspended, and the object that they await.
 FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 def current_stack() -> Callable[[], str]:
-    """Called later, from any thread: what the current task, or else thread, does then."""
+    """A function that formats the stack of the current task, or else thread. It may be called later
+    and from any thread."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
     if task is not None:
@@ -32,12 +34,12 @@ def current_stack() -> Callable[[], str]:
 
 
 def _of_thread(thread: weakref.ref[threading.Thread], ident: int) -> str:
-    # Numbers are used again: it has to be the same thread, and alive.
+    # Thread numbers are reused: make sure that it is the same thread, and alive.
     known = thread()
     if known is None or known not in threading.enumerate():
         return "  (the thread has ended)"
     frame = sys._current_frames().get(ident)
-    return "  (the thread has ended)" if frame is None else _told(_callers(frame))
+    return "  (the thread has ended)" if frame is None else _formatted(_callers(frame))
 
 
 def _of_task(reference: weakref.ref[asyncio.Task[object]]) -> str:
@@ -49,12 +51,12 @@ def _of_task(reference: weakref.ref[asyncio.Task[object]]) -> str:
         for running in sys._current_frames().values():
             stack = _callers(running)
             if frames[0] in stack:
-                return _told(stack[stack.index(frames[0]) :])
-    return _told(frames)
+                return _formatted(stack[stack.index(frames[0]) :])
+    return _formatted(frames)
 
 
 def _callers(frame: FrameType | None) -> list[FrameType]:
-    """The outermost first."""
+    """The frame and its callers, the outermost first."""
     stack = []
     while frame is not None:
         stack.append(frame)
@@ -63,7 +65,7 @@ def _callers(frame: FrameType | None) -> list[FrameType]:
 
 
 def _suspended(awaited: object) -> Iterator[FrameType]:
-    """From the task's own function inwards, as far as it is Python."""
+    """The frames of a suspended task, from its own function inwards, as far as they are Python."""
     for _ in range(sys.getrecursionlimit()):
         frame = _first(awaited, FRAMES)
         if not isinstance(frame, FrameType):
@@ -76,8 +78,8 @@ def _first(thing: object, names: tuple[str, ...]) -> object:
     return next((getattr(thing, name) for name in names if hasattr(thing, name)), None)
 
 
-def _told(frames: list[FrameType]) -> str:
+def _formatted(frames: list[FrameType]) -> str:
     if not frames:
-        return "  (it has no frames of Python)"
+        return "  (no Python frames)"
     lines = [(frame, frame.f_lineno) for frame in frames[-MOST_FRAMES:]]
     return "".join(traceback.StackSummary.extract(iter(lines)).format()).rstrip()

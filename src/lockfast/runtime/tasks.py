@@ -1,4 +1,4 @@
-"""The runtime of asyncio: every wait suspends the task; bells may ring from other threads."""
+"""The runtime of asyncio: every wait suspends the task; wake-ups may come from other threads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from lockfast import clock
 from lockfast.core.ports import Signal
-from lockfast.runtime.identity import current_owner, task_asker
+from lockfast.runtime.identity import current_owner, task_identity
 from lockfast.runtime.stacks import current_stack
 
 
 class TaskSignal:
-    """An event of one loop that any thread may set."""
+    """An event flag of one event loop that any thread may set."""
 
     __slots__ = ("_event", "_loop")
 
@@ -29,7 +29,7 @@ class TaskSignal:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
-            pass  # its loop is closed: nobody waits there any more
+            pass  # the loop is closed, so nobody waits there any more
 
     async def wait(self, timeout: float | None) -> bool:
         try:
@@ -42,12 +42,12 @@ class TaskSignal:
 
 
 class TaskRuntime:
-    """asyncio. It has no spawn: the keeper of an asyncio client is a thread, because an event loop
-    that is blocked by user code must not lose locks."""
+    """Runtime of the async API. It has no ``spawn``: the keeper of an asyncio client is a thread,
+    because an event loop that is blocked by user code must not lose locks."""
 
     now = staticmethod(clock.now)
     owner = staticmethod(current_owner)
-    asker = staticmethod(task_asker)
+    identity = staticmethod(task_identity)
     stack = staticmethod(current_stack)
     mutex = staticmethod(threading.Lock)
 
@@ -58,7 +58,8 @@ class TaskRuntime:
         await asyncio.sleep(max(seconds, 0.0))
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        """A second cancellation does not stop it either: the first is already on its way up."""
+        """Run ``work`` to its end. A second cancellation does not stop it either: the first one is
+        already propagating."""
         task = asyncio.ensure_future(work)
         until = clock.now() + limit
         while not task.done() and (rest := until - clock.now()) > 0:
@@ -67,4 +68,4 @@ class TaskRuntime:
             except asyncio.CancelledError:
                 continue
         if task.done() and not task.cancelled():
-            task.exception()  # seen: what is on its way up matters more
+            task.exception()  # mark it as retrieved: the exception that is propagating matters more

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lockfast import clock
 from lockfast.core.ports import Signal
-from lockfast.runtime.identity import current_asker, current_owner
+from lockfast.runtime.identity import current_identity, current_owner
 from lockfast.runtime.stacks import current_stack
 
 T = TypeVar("T")
@@ -22,11 +22,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     work.close()
-    raise RuntimeError("a blocking port suspended: an asyncio port was given to the blocking face")
+    raise RuntimeError("a blocking port suspended: the sync API was given a port of asyncio")
 
 
 class ThreadSignal:
-    """A lock used as a bell: released means rung."""
+    """An event flag made of a lock: the flag is set while the lock is free."""
 
     __slots__ = ("_lock",)
 
@@ -38,7 +38,7 @@ class ThreadSignal:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # rung already
+            pass  # already set
 
     async def wait(self, timeout: float | None) -> bool:
         if timeout is None:
@@ -47,11 +47,11 @@ class ThreadSignal:
 
 
 class BlockingRuntime:
-    """Threads: waits block, the keeper is a daemon thread."""
+    """Runtime of the sync API: waits block, and the keeper is a daemon thread."""
 
     now = staticmethod(clock.now)
     owner = staticmethod(current_owner)
-    asker = staticmethod(current_asker)
+    identity = staticmethod(current_identity)
     stack = staticmethod(current_stack)
     mutex = staticmethod(threading.Lock)
 
@@ -62,7 +62,7 @@ class BlockingRuntime:
         time.sleep(max(seconds, 0.0))
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        await work  # nobody can cancel a thread; the work has a budget of its own
+        await work  # a thread cannot be cancelled; the work has a budget of its own
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         threading.Thread(target=lambda: run(work()), name=name, daemon=True).start()

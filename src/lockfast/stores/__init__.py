@@ -1,7 +1,7 @@
-"""What each store can do. `open_store` picks one by URL and imports nothing that is not asked for.
+"""The stores. `open_store` picks one by URL and imports no other.
 
-A store is opened once per client and gives a backend of either colour: a blocking one (also for
-the keeper of an asyncio client) and one for asyncio.
+A store is opened once per client and makes a backend for either API: a blocking one (also for the
+keeper of an asyncio client) and one for asyncio.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lockfast.core.ports import Backend, Signal
 from lockfast.errors import ConfigurationError, Unsupported
 
 if TYPE_CHECKING:
-    from lockfast.stores.sql.user_connections import Given
+    from lockfast.stores.sql.user_connections import UserConnections
 
 DEFAULT_URL_VARIABLE = "LOCKFAST_URL"
 
 
 class Store(Protocol):
-    """An opened store, before anybody speaks to it."""
+    """A store, configured but not yet connected."""
 
     url: str  # without a password
 
@@ -33,13 +33,14 @@ class Store(Protocol):
 
 
 def open_store(url: object, replicas: object = None) -> Store:
-    """The store that a URL names, or of a client; None is $LOCKFAST_URL, or else the embedded
-    one. ``replicas`` is how many must acknowledge a claim, where a store has any."""
+    """Open the store of a URL or of an existing client; None means $LOCKFAST_URL, or else the
+    embedded store. ``replicas`` is how many replicas must acknowledge a claim, if a store has
+    any."""
     store = _opened(url)
     if replicas is not None:
         count = getattr(store, "count_replicas", None)
         if count is None:
-            raise Unsupported(f"{store.url} has no replicas that could be waited for: replicas=")
+            raise Unsupported(f"{store.url} has no replicas to wait for: leave out replicas=")
         count(replicas)
     return store
 
@@ -57,12 +58,12 @@ def _opened(url: object) -> Store:
         scheme = urlsplit(url).scheme
     except ValueError:
         scheme = None
-    if scheme is None:  # not in the handler above: what was caught may quote a password
+    if scheme is None:  # not in the handler above: the ValueError may quote a password
         known = re.match(r"[a-z]*(://)?", url)
-        raise ConfigurationError(f"'{known[0] if known else ''}…' is not a URL that can be read")
+        raise ConfigurationError(f"'{known[0] if known else ''}…' is not a valid URL")
     if scheme not in _OPENERS:
-        near = difflib.get_close_matches(scheme, _OPENERS, 1) if scheme else []
-        hint = f": did you mean {near[0]}://?" if near else ""
+        similar = difflib.get_close_matches(scheme, _OPENERS, 1) if scheme else []
+        hint = f": did you mean {similar[0]}://?" if similar else ""
         raise ConfigurationError(
             f"no store for the URL scheme {scheme!r}{hint} (there are: "
             f"{', '.join(f'{known}://' for known in _OPENERS)})"
@@ -125,7 +126,7 @@ def _open_mysql(url: str) -> Store:
 
 
 def _open_client(client: object) -> Store:
-    """An existing client of a store, known by its library, which is loaded then already."""
+    """Open the store of an existing client, recognized by its library, which is then loaded."""
     if isinstance(client, list | tuple):
         from lockfast.stores.redlock.store import open_redlock_clients
 
@@ -147,11 +148,11 @@ def _open_client(client: object) -> Store:
     if library == "sqlalchemy" and hasattr(client, "dialect"):
         from lockfast.stores.sql.user_connections import of_engine
 
-        return _open_given(of_engine(client))
+        return _open_user_connections(of_engine(client))
     if callable(client):
         from lockfast.stores.sql.user_connections import of_function
 
-        return _open_given(of_function(client))
+        return _open_user_connections(of_function(client))
     raise ConfigurationError(
         "connect() takes a URL such as 'sqlite:///path/locks.db', a client of redis-py or kazoo, "
         "an engine of SQLAlchemy, or a function that makes connections to a database, not "
@@ -159,14 +160,14 @@ def _open_client(client: object) -> Store:
     )
 
 
-def _open_given(given: Given) -> Store:
-    if given.dialect == "postgresql":
-        from lockfast.stores.sql.postgres.store import open_given_postgres
+def _open_user_connections(user_connections: UserConnections) -> Store:
+    if user_connections.dialect == "postgresql":
+        from lockfast.stores.sql.postgres.store import open_postgres_connections
 
-        return open_given_postgres(given)
-    from lockfast.stores.sql.mysql.store import open_given_mysql
+        return open_postgres_connections(user_connections)
+    from lockfast.stores.sql.mysql.store import open_mysql_connections
 
-    return open_given_mysql(given)
+    return open_mysql_connections(user_connections)
 
 
 _OPENERS: dict[str, Callable[[str], Store]] = {

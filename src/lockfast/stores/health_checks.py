@@ -1,7 +1,8 @@
-"""What a store's own examination says: shared words of the stores' `health.py`, for the doctor.
+"""Health checks: the vocabulary that the stores' `health.py` modules share, for the doctor.
 
-A store that can be examined has a method ``findings()``: it speaks with the server on a connection
-of its own and judges what it is told. What it may not ask, it says; it refuses nothing.
+A store that can be checked has a method ``health_checks()``, which queries the server on a
+connection of its own and judges the replies. It reports queries that the server does not permit,
+and refuses nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 
 class Level(enum.IntEnum):
-    """How bad it is. BAD: locks are not safe here, or do not work. WARN: they may be lost, or work
-    badly, in a case that will come. NOTE: good to know."""
+    """Severity. BAD: locks are not safe here, or do not work. WARN: they may be lost, or work
+    badly, in a case that will occur. NOTE: good to know."""
 
     OK = 0
     NOTE = 1
@@ -24,7 +25,8 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """``about`` is one word; ``found`` a sentence; ``do`` what an operator can do about it."""
+    """The result of one check. ``about`` is the subject in one word, ``found`` a sentence, ``do``
+    what an operator can do about it."""
 
     level: Level
     about: str
@@ -34,8 +36,8 @@ class HealthCheck:
 
 
 @runtime_checkable
-class Examined(Protocol):
-    """A store that can be examined. Its server has been reached before."""
+class SupportsHealthChecks(Protocol):
+    """A store that can be checked. Its server has been reached before."""
 
     def health_checks(self) -> Iterator[HealthCheck]: ...
 
@@ -57,7 +59,7 @@ def bad(about: str, found: str, do: str) -> HealthCheck:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """``7.0.15-debian`` is (7, 0, 15)."""
+    """Parse a version: ``7.0.15-debian`` is (7, 0, 15)."""
     numbers: list[int] = []
     for part in text.strip().split("."):
         digits = "".join(letter for letter in part[:4] if letter.isdigit())
@@ -70,8 +72,10 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def room_for_connections(used: int, most: int, setting: str) -> HealthCheck:
-    """A client that waits needs one or two for itself."""
+    """Check for free connections: a waiting client needs one or two for itself."""
     found = f"{used} of {most} connections are in use"
     if most and used >= most * 0.8:
-        return warn("connections", found, f"raise {setting}, or find out who leaves them open")
+        return warn(
+            "connections", found, f"raise {setting}, or find out which clients leave them open"
+        )
     return ok("connections", found)

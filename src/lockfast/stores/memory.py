@@ -1,7 +1,7 @@
-"""The memory store: a dict per name under the law of slots. The executable specification.
+"""The memory store: the law of slots over a dict per name. The executable specification.
 
-It reaches the threads and tasks of one process, and it is what the simulator puts behind a lossy
-network and what the test kit gives to users, with a clock of their own. ``memory://`` is a new,
+Its locks work among the threads and tasks of one process. The simulator puts it behind a lossy
+network, and the test kit gives it to users with a clock of their own. ``memory://`` is a new,
 private store for each client; ``memory://NAME`` is one store that all clients of this process
 share.
 """
@@ -24,7 +24,7 @@ from lockfast.stores.health_checks import HealthCheck, note
 from lockfast.stores.wakeups import Wakeups
 
 T = TypeVar("T")
-Bell = tuple[str, Granted | None]
+Wakeup = tuple[str, Granted | None]
 
 SWEEP_ABOVE = 1000
 CAPABILITIES = Capabilities(store="memory", across="process")
@@ -32,7 +32,7 @@ _private = itertools.count(1)
 
 
 class NameBook:
-    """One name's rows, as the law sees them; kept only while there are any."""
+    """The rows of one name, as the law's `Book`; kept only while there are any."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -42,7 +42,8 @@ class NameBook:
         self.wake_address = ""
 
     def open(self) -> None:
-        """A step begins: take the time, bury the dead holds (places are buried when met)."""
+        """Begin a step: read the clocks and remove dead holds (dead waiters are removed when
+        met)."""
         self.now, self.wall = self._store.clock(), self._store.wall()
         for row in [row for row in self._holds.values() if row.ends <= self.now]:
             del self._holds[row.id]
@@ -81,17 +82,17 @@ class NameBook:
         self._holds[row.id] = row
 
     def keep_hold(self, row: Row) -> None:
-        """The row is the truth here; nothing to write."""
+        """Nothing to write: the row itself is stored."""
 
     def end_hold(self, claim_id: str) -> bool:
         return self._holds.pop(claim_id, None) is not None
 
     def add_waiter(self, row: Row) -> None:
-        self._waiters[row.fair].pop(row.id, None)  # a dead place of the same id was at another spot
+        self._waiters[row.fair].pop(row.id, None)  # a dead waiter of the same id
         self._waiters[row.fair][row.id] = row
 
     def keep_waiter(self, row: Row) -> None:
-        """The row is the truth here; nothing to write."""
+        """Nothing to write: the row itself is stored."""
 
     def remove_waiter(self, row: Row) -> None:
         del self._waiters[row.fair][row.id]
@@ -101,32 +102,32 @@ class NameBook:
 
 
 class MemoryStore:
-    """All names, one clock, one lock. ``clock`` measures leases, ``wall`` dates and floors
-    fences."""
+    """All names under one mutex. ``clock`` measures leases; ``wall`` gives dates and a lower bound
+    of fences."""
 
     def __init__(
         self, clock: Callable[[], float], wall: Callable[[], float], name: str = ""
     ) -> None:
-        # An address of its own also for a private one: a multi-lock tells stores apart by it.
+        # A private store has an address of its own too: a multi-lock distinguishes stores by it.
         self.url = f"memory://{name or f'#{next(_private)}'}"
         self.clock = clock
         self.wall = wall
         self.last_fence = 0
-        self.woken: list[Bell] = []
+        self.woken: list[Wakeup] = []
         self._names: dict[str, NameBook] = {}
         self._mutex = threading.Lock()
         self.wakeups = Wakeups()
         self._sweep_at = SWEEP_ABOVE
-        forks.remember(self)
+        forks.register(self)
 
     def before_fork(self) -> None:
-        """Nothing of ours outlives it in the child."""
+        """Nothing to do: the child starts with an empty store."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
-        """This store reaches one process, and the child is another: it starts empty."""
+        """Start empty: this store serves one process, and the child is another."""
         self._mutex = threading.Lock()
         self._names.clear()
         self.wakeups.clear()
@@ -136,8 +137,9 @@ class MemoryStore:
         self.last_fence = max(self.last_fence + 1, int(wall * 1e6))
         return self.last_fence
 
-    def step(self, name: str, verb: Callable[..., T], *said: object) -> tuple[T, list[Bell]]:
-        """One atomic step of the law on one name; whose bells to ring when it is done."""
+    def step(self, name: str, verb: Callable[..., T], *args: object) -> tuple[T, list[Wakeup]]:
+        """Run one atomic step of the law on one name; return its answer, and the wake-ups to
+        deliver afterwards."""
         with self._mutex:
             book = self._names.get(name)
             if book is None:
@@ -146,15 +148,15 @@ class MemoryStore:
                 book = self._names[name] = NameBook(self)
             book.open()
             try:
-                return verb(book, *said), self.woken
+                return verb(book, *args), self.woken
             finally:
                 self.woken = []
                 if book.empty:
                     del self._names[name]
 
     def _sweep(self) -> None:
-        """Forget names of which only the dead are left. Done whenever they have doubled, so that it
-        costs next to nothing per step."""
+        """Remove names that have dead rows only. This runs whenever the number of names has
+        doubled, so that it costs next to nothing per step."""
         for name, book in list(self._names.items()):
             book.open()
             if not law.look(book, name).slots:
@@ -164,7 +166,7 @@ class MemoryStore:
     def health_checks(self) -> Iterator[HealthCheck]:
         yield note(
             "reach",
-            "locks in memory are of this process alone: no other sees them",
+            "locks in memory work within this process only: no other process sees them",
             "for other processes of this host: sqlite:///path/locks.db, or no URL at all",
         )
 
@@ -178,7 +180,7 @@ class MemoryStore:
             return sorted(found)
 
     def forget(self, name: str) -> None:
-        """Drop all that is known of a name, as a flush or an eviction would. For tests."""
+        """Remove all rows of a name, as a flush or an eviction would. For tests."""
         with self._mutex:
             self._names.pop(name, None)
 
@@ -190,7 +192,7 @@ class MemoryStore:
 
 
 class MemoryBackend:
-    """The verbs, each one step of the store. Never suspends, so it serves both colours."""
+    """The verbs, each one step of the store. They never suspend, so they serve both APIs."""
 
     def __init__(self, store: MemoryStore, signal: Signal) -> None:
         self._store = store
@@ -200,10 +202,10 @@ class MemoryBackend:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    def _step(self, name: str, verb: Callable[..., T], *said: object) -> T:
-        answer, wakeups = self._store.step(name, verb, *said)
-        for bell in wakeups:
-            self._store.wakeups.wake(*bell)
+    def _step(self, name: str, verb: Callable[..., T], *args: object) -> T:
+        answer, wakeups = self._store.step(name, verb, *args)
+        for wakeup in wakeups:
+            self._store.wakeups.deliver(*wakeup)
         return answer
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
@@ -244,7 +246,7 @@ class MemoryBackend:
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         self._store.wakeups.watch(claim.id, wake)
-        return False  # no bell of this process gets lost
+        return False  # wake-ups within a process are never lost
 
     def unwatch(self, claim: Claim) -> None:
         self._store.wakeups.unwatch(claim.id)
@@ -273,7 +275,7 @@ _shared_mutex = forks.ForkSafeMutex()
 
 
 def open_memory(url: str) -> MemoryStore:
-    """A private store, or the process's one of that name."""
+    """A private store, or the process-wide store of that name."""
     parts = urlsplit(url)
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r}: write memory:// or memory://NAME, and nothing after it")

@@ -1,4 +1,5 @@
-"""A pipe with which a thread that hears is woken up. Not forgotten if nobody hears just now."""
+"""A pipe that interrupts a thread listening for wake-ups. An interrupt while nobody listens is kept
+for the next listener."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ class WakeupPipe:
         self._pipe: tuple[int, int] | None = None
 
     def ready(self, timeout: float | None) -> tuple[int, float | None]:
-        """The descriptor to listen to, and for how long: not at all if poked before."""
+        """The descriptor to poll, and the time-out: 0 if an interrupt is pending."""
         with self._mutex:
             if self._pipe is None:
                 self._pipe = os.pipe()
@@ -29,11 +30,11 @@ class WakeupPipe:
         with self._mutex:
             self._interrupted = True
             if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):  # full: it will wake up anyway
+                with contextlib.suppress(BlockingIOError):  # full: the listener will wake up anyway
                     os.write(self._pipe[1], b"!")
 
-    def heard(self) -> None:
-        """It was written to: empty it."""
+    def drain(self) -> None:
+        """Empty the pipe after it became readable."""
         if self._pipe is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe[0], 4096)
@@ -41,13 +42,13 @@ class WakeupPipe:
     def after_fork_in_child(self) -> None:
         self._mutex = threading.Lock()
         self._interrupted = False
-        self._drop()
+        self._close()
 
-    def _drop(self) -> None:
+    def _close(self) -> None:
         pipe, self._pipe = self._pipe, None
         for descriptor in pipe or ():
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        self._drop()
+        self._close()

@@ -1,4 +1,4 @@
-"""The blocking face: what a user of threads and processes touches. One line per verb."""
+"""The sync API: clients, locks and holds for threads and processes."""
 
 from lockfast.sync.client import Client
 from lockfast.sync.connect import connect, default_client, lock, locked

@@ -1,4 +1,4 @@
-"""What a program begins with, blocking: `connect`, or the default client."""
+"""Entry points of the sync API: `connect`, and functions that use the default client."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ def connect(
     replicas: int | str | None = None,
     **foreign: Never,
 ) -> Client:
-    """A client of the store that the URL names (``sqlite:///path``, ``redis://…``), or that a
-    client of redis-py or kazoo, an engine of SQLAlchemy, or a function that makes connections to a
-    database leads to. No argument is ``$LOCKFAST_URL``, or else the embedded SQLite store of this
-    user on this host. ``lease`` and ``warn_after`` are those of its locks, unless one is told
-    otherwise. ``replicas``, a number, ``"majority"`` or ``"all"``, is for Redis: so many must
-    acknowledge a claim, or it is undone and `NotReplicated` is raised."""
+    """Return a client for a store.
+
+    - ``url``: a URL (``sqlite:///path``, ``redis://…``), a redis-py or kazoo client, a SQLAlchemy
+      engine, or a function that returns a new database connection. Default: ``$LOCKFAST_URL``, or
+      else an embedded SQLite store for this user on this host.
+    - ``lease``, ``warn_after``: defaults for the locks of this client; see `Client.lock`.
+    - ``namespace``: clients exclude each other only within the same namespace.
+    - ``replicas`` (Redis): how many replicas must acknowledge a claim, as a number, ``"majority"``
+      or ``"all"``; otherwise the claim is undone and `NotReplicated` is raised.
+
+    Raises `ConfigurationError` for a bad URL or option. Whether the store is reachable shows in
+    the first operation.
+    """
     refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
     store = open_store(url, replicas)
     return Client.on(store, lease=lease, namespace=namespace, warn_after=warn_after)
@@ -39,7 +46,7 @@ default_client = DefaultClient(lambda: connect())
 
 
 def lock(name: str, **terms: Any) -> Lock:
-    """A lock on the default client; the keywords are those of `Client.lock`."""
+    """Return a lock on the default client, with the options of `Client.lock`."""
     return default_client().lock(name, **terms)
 
 
@@ -52,7 +59,8 @@ def locked(
     semaphore: int | None = None,
     **terms: Any,
 ) -> Callable[[F], F]:
-    """`Client.locked` on the default client, which is made at the first call, not at import."""
+    """Return the decorator `Client.locked` for the default client, which connects at the first call
+    of the decorated function, not at import."""
     return locked_by(
         default_client,
         key,

@@ -1,4 +1,4 @@
-"""An election, blocking."""
+"""Election of the sync API."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ T = TypeVar("T")
 
 
 class Leadership(Lock):
-    """The lead, as a lock: whoever holds it leads."""
+    """The lead of an election, as a lock: its holder is the leader."""
 
     on_gained: Callable[[Hold], object] | None = None
 
     def acquire(self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never) -> Hold:
-        """The lead, or `AcquireTimeout` that names the leader."""
+        """Wait until this process leads, and return the hold; its fence is the term.
+
+        Raises `AcquireTimeout`, which names the leader, when ``timeout`` is over. If ``on_gained``
+        raises, the lead is released and the exception passes through.
+        """
         return self._gained(super().acquire(timeout=timeout, **foreign))
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
-        """The lead, or None: at once, or after waiting ``timeout`` seconds."""
+        """Return the hold if this process leads within ``timeout`` seconds, or None."""
         hold = super().try_acquire(timeout=timeout, **foreign)
         return None if hold is None else self._gained(hold)
 
@@ -49,17 +53,23 @@ class Election(BaseElection[Hold]):
     __doc__ = BaseElection.__doc__
 
     def lead(self, *, timeout: Seconds | None = None) -> Leadership:
-        """Stand for election: ``with election.lead() as hold:`` waits until we lead, and resigns at
-        the end. ``hold.fence`` is the term. A lead that is lost is told as with any lock."""
+        """Stand for election: ``with election.lead() as hold:`` waits until this process leads, and
+        resigns at the end of the block.
+
+        ``hold.fence`` is the term. A lost lead is reported as for any lock: `HoldLost`,
+        ``hold.lost``, ``on_lost``.
+        """
         wait_for = None if timeout is None else checked_timeout(timeout)
         leadership = Leadership(self._client, self._terms, wait_for, self._on_lost)
         leadership.on_gained = self._on_gained
         return leadership
 
     def run(self, work: Callable[[Hold], T]) -> T:
-        """Call ``work`` with the hold whenever we lead, and stand again if the lead is lost under
-        it, until it returns: what it returned. It is not interrupted: it has to look at
-        ``hold.is_held``."""
+        """Call ``work(hold)`` whenever this process leads, until it returns; return its result.
+
+        If the lead is lost, stands for election again and calls ``work`` again. A lost lead does
+        not interrupt ``work``: it has to check ``hold.is_held``.
+        """
         while True:
             hold: Hold | None = None
             try:
@@ -68,9 +78,9 @@ class Election(BaseElection[Hold]):
             except HoldLost as loss:
                 if not self._is_ours(loss, hold):
                     raise
-                self._again(loss)
+                self._log_lost_lead(loss)
 
     def leader(self) -> Leader | None:
-        """Who leads now, and what it tells of itself. One round trip, and old news when it
-        arrives."""
+        """Return the current leader with its metadata and term, or None. One round trip; the answer
+        may be outdated when it arrives."""
         return self._leader(run(self._client.core.inspect(self._terms.name)))

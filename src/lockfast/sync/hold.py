@@ -1,4 +1,4 @@
-"""A hold, blocking."""
+"""Hold of the sync API."""
 
 from __future__ import annotations
 
@@ -18,23 +18,33 @@ class Hold(BaseHold):
     __slots__ = ()
 
     def release(self) -> None:
-        """Give it back, from any thread. `HoldLost` if it had ended before, `NotHeld` if it was
-        released already, `BackendError` if the outcome is unknown."""
+        """Release the hold, from any thread.
+
+        Raises `HoldLost` if the hold had already ended, `NotHeld` if it was already released, and
+        `BackendError` if the store did not answer: then the outcome is unknown, and the hold ends
+        with its lease at the latest.
+        """
         rest = self._client.core.release_now(self._held, self._take)
         if rest is not None:
             run(rest)
 
     def renew(self, *, lease: Seconds | None = None) -> None:
-        """Extend it by hand, to ``lease`` seconds from now. `HoldLost` if it has ended."""
+        """Extend the hold now, to ``lease`` seconds from now (default: its lease). One round trip.
+
+        Raises `HoldLost` if the hold has ended, `BackendError` if the store does not answer.
+        """
         run(self._client.core.renew(self._held, lease_or_none(lease)))
 
     def wait_lost(self, timeout: Seconds | None = None) -> bool:
-        """Block until it is lost (True), or until it is released or the time is over (False)."""
+        """Block until the hold is lost (True), or is released or ``timeout`` is over (False)."""
         return run(self._client.core.wait_lost(self._held, checked_timeout(timeout)))
 
     def detach(self) -> str:
-        """Stop keeping it and get a secret text with which ``client.attach(name, text)`` takes it
-        over, in any process, before its lease ends."""
+        """Stop renewing the hold, and return a secret text for ``client.attach(name, text)``.
+
+        Any process may attach it before the lease ends. Raises `HoldLost` if the hold has ended,
+        `NotHeld` inside a re-entered block.
+        """
         return run(self._client.core.detach(self._held))
 
     def __enter__(self) -> Self:
@@ -46,8 +56,8 @@ class Hold(BaseHold):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give it back, unless it was detached. The body's exception comes first; what went wrong
-        with the release is attached to it."""
+        """Release the hold, unless it was detached. An exception of the body takes precedence; an
+        error of the release is attached to it as a note."""
         if self._held.state is DETACHED:
             return
         try:

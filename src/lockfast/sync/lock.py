@@ -1,4 +1,4 @@
-"""A lock and a read-write lock, blocking."""
+"""Lock and read-write lock of the sync API."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ class Lock(BaseLock[Hold]):
     __doc__ = BaseLock.__doc__
 
     def acquire(self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never) -> Hold:
-        """A hold, or `AcquireTimeout` that names the holder. Waits ``timeout`` seconds in all (0:
-        asks once; None: without end), by default as the lock was told. Re-entry costs nothing."""
+        """Acquire the lock and return the hold.
+
+        Blocks for at most ``timeout`` seconds in total (0: try once; None: without limit); the
+        default is the timeout of the lock. Re-entry by the same owner needs no round trip. An
+        exception such as KeyboardInterrupt leaves neither a hold nor a waiter behind.
+
+        Raises `AcquireTimeout`, which names the holder; `HoldLost` if this owner's outer hold is
+        lost; `BackendError` if the store does not answer.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
         client, terms = self._client, self._terms
@@ -31,7 +38,10 @@ class Lock(BaseLock[Hold]):
         return Hold(client, held, self._on_lost, terms.take)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
-        """A hold, or None: at once, or after waiting ``timeout`` seconds."""
+        """Acquire within ``timeout`` seconds (0: try once) and return the hold, or else None.
+
+        Raises `BackendError` if the store does not answer.
+        """
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         terms = self._terms
@@ -41,12 +51,15 @@ class Lock(BaseLock[Hold]):
         return Hold(self._client, held, self._on_lost, terms.take)
 
     def release(self) -> None:
-        """Give back the current owner's hold, one step, as `threading.RLock` does."""
+        """Release the current owner's hold, one level of re-entry, as `threading.RLock` does.
+
+        Raises as `Hold.release` does; `NotHeld` if the current owner does not hold the lock.
+        """
         core = self._client.core
         run(core.release(core.find(self._terms), self._terms.take))
 
     def locked(self) -> bool:
-        """Does anybody hold it? One round trip, and old news when it arrives."""
+        """Return True if anybody holds the lock. One round trip; may be outdated on arrival."""
         terms = self._terms
         return bool(run(self._client.core.inspect(terms.name, terms.layout)).holders)
 
@@ -68,11 +81,13 @@ class ReadWriteLock(BaseReadWriteLock):
     __doc__ = BaseReadWriteLock.__doc__
 
     def read(self) -> Lock:
-        """The reading half, a lock: many may hold it at once, and nobody writes meanwhile."""
+        """Return the read lock: many readers may hold it at once, and no writer meanwhile."""
         return Lock(self._client, self._reading(), self._timeout, self._on_lost)
 
     def write(self) -> Lock:
-        """The writing half, a lock: whoever holds it is alone. It may also read, and goes on
-        reading when it releases the write hold first. A reader cannot ask to write: it would wait
-        for itself, and gets `WouldDeadlock`."""
+        """Return the write lock: its holder excludes all readers and other writers.
+
+        A writer may also read, and remains a reader if it releases the write hold first. A reader
+        that asks to write would wait for itself, and gets `WouldDeadlock`.
+        """
         return Lock(self._client, self._writing(), self._timeout, self._on_lost)

@@ -1,4 +1,4 @@
-"""A multi-lock, blocking."""
+"""Multi-lock of the sync API."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ class MultiHold(BaseMultiHold):
     __slots__ = ()
 
     def release(self) -> None:
-        """Give all of them back, from any thread. `HoldLost` if one had ended before, `NotHeld` if
-        they were released already, `BackendError` if an outcome is unknown; in any case all that
-        can be released is."""
+        """Release all holds, from any thread.
+
+        Raises `HoldLost` if one had already ended, `NotHeld` if they were already released,
+        `BackendError` if an outcome is unknown; the others are released in any case.
+        """
         try:
             for error in run(release_all(self._entries)):
                 raise error
         finally:
-            self._tell_no_more()
+            self._stop_notifying()
 
     def renew(self, *, lease: Seconds | None = None) -> None:
-        """Extend all by hand, to ``lease`` seconds from now. `HoldLost` if one has ended."""
+        """Extend all holds to ``lease`` seconds from now. Raises `HoldLost` if one has ended."""
         run(renew_all(self._pairs, lease_or_none(lease)))
 
     def wait_lost(self, timeout: Seconds | None = None) -> bool:
-        """Block until one is lost (True), or until they are released or the time is over."""
+        """Block until one hold is lost (True), or they are released or time is over (False)."""
         return run(wait_lost(self._pairs, checked_timeout(timeout)))
 
     def __enter__(self) -> Self:
@@ -46,8 +48,8 @@ class MultiHold(BaseMultiHold):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give all back. The body's exception comes first; what went wrong with the release is
-        attached to it."""
+        """Release all holds. An exception of the body takes precedence; an error of the release is
+        attached to it as a note."""
         try:
             self.release()
         except (HoldLost, BackendError, NotHeld) as ours:
@@ -62,8 +64,12 @@ class MultiLock(BaseMultiLock[MultiHold]):
     def acquire(
         self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
     ) -> MultiHold:
-        """All of them, or `AcquireTimeout` that names the first that was in the way and its holder.
-        Waits ``timeout`` seconds in all."""
+        """Acquire all names and return one hold for them.
+
+        Blocks for at most ``timeout`` seconds in total; the default is the timeout of the lock.
+        Raises `AcquireTimeout`, which shows the first name that was not free and its holder. A
+        failed or interrupted acquire leaves nothing behind.
+        """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
         wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
@@ -73,7 +79,7 @@ class MultiLock(BaseMultiLock[MultiHold]):
         return MultiHold(self._entries(held), self._on_lost)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> MultiHold | None:
-        """All of them, or None: at once, or after waiting ``timeout`` seconds in all."""
+        """Acquire all names within ``timeout`` seconds (0: try once); return the hold, or None."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = run(attempt_all(self._parts, checked_timeout(timeout)))

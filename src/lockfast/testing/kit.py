@@ -1,4 +1,4 @@
-"""A store in memory whose time you turn by hand, and holds that you can lose: for your own tests.
+"""Clients of a store in memory on a virtual clock, and holds you can lose, for your own tests.
 
     clock = VirtualClock()
     client = testing.client(clock)
@@ -6,9 +6,8 @@
         clock.advance(11)
         assert hold.lost
 
-Nothing sleeps and no keeper thread runs: `VirtualClock.advance` does what the keeper would have
-done on the way, in order. A thread or task that waits with a time-out wakes up when the clock gets
-there.
+Nothing sleeps and no keeper thread runs: `VirtualClock.advance` runs the keeper at the times when
+it is due, in order. A thread or task that waits with a timeout wakes up when the clock gets there.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ C = TypeVar("C", bound=BaseClient)
 
 
 class VirtualClock:
-    """Time that stands still until `advance`. Thread-safe."""
+    """A clock that stands still until `advance` is called. Thread-safe."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -41,14 +40,16 @@ class VirtualClock:
         self._mutex = threading.RLock()
 
     def now(self) -> float:
+        """Return the current virtual time in seconds."""
         return self._now
 
     def wall(self) -> float:
-        """Dates and fences: the same clock, from the year 2001 on."""
+        """Return the virtual time as seconds since the epoch, in 2001: for dates and fences."""
         return 1e9 + self._now
 
     def advance(self, seconds: Seconds) -> None:
-        """Let so much time pass; everything that falls due on the way happens, in order."""
+        """Let ``seconds`` pass. Renewals and losses that fall due happen in order, before this
+        returns; waiters whose timeout is over are woken."""
         until = self._now + checked_lease(seconds, what="seconds")
         while True:
             with self._mutex:
@@ -60,19 +61,20 @@ class VirtualClock:
             wake()
 
     def call_at(self, due: float, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when the clock reaches ``due``, in the thread that advances it."""
         with self._mutex:
             heapq.heappush(self._alarms, (due, next(self._count), wake))
 
 
-class _Turn:
-    """What a stepped keeper yields when it pauses."""
+class _Pause:
+    """Awaitable with which the keeper's coroutine yields to the clock."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class _KeeperSignal:
-    """The keeper's pause: its coroutine stops here, and the clock goes on with it."""
+    """Signal of the keeper: its coroutine suspends here, and the clock resumes it when due."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -85,7 +87,7 @@ class _KeeperSignal:
     async def wait(self, timeout: float | None) -> bool:
         if timeout is not None:
             self._clock.call_at(self._clock.now() + timeout, self._alarm(self._round))
-        await _Turn()
+        await _Pause()
         self._round += 1
         return True
 
@@ -98,7 +100,7 @@ class _KeeperSignal:
 
 
 class _VirtualSignal:
-    """A real bell whose time-out is the virtual clock's."""
+    """A real signal whose timeout counts on the virtual clock."""
 
     def __init__(self, clock: VirtualClock, real: Signal) -> None:
         self._clock = clock
@@ -120,18 +122,18 @@ class _VirtualSignal:
 
 
 class VirtualRuntime:
-    """Another runtime's threads or tasks, on a virtual clock."""
+    """Runtime with the threads or tasks of another one, on a virtual clock."""
 
     def __init__(self, clock: VirtualClock, real: Runtime, keeper_signal: _KeeperSignal) -> None:
         self.now = clock.now
         self.owner = real.owner
-        self.asker = real.asker
+        self.identity = real.identity
         self.stack = real.stack
         self.shielded = real.shielded
         self._clock = clock
         self._real = real
         self._keeper_signal = keeper_signal
-        self._keeping = False  # is it the keeper who runs just now?
+        self._keeping = False  # True while the keeper's coroutine runs
 
     def signal(self) -> Signal:
         return _VirtualSignal(self._clock, self._real.signal())
@@ -162,31 +164,36 @@ class VirtualRuntime:
 def client(
     clock: VirtualClock, *, lease: Seconds = DEFAULT_LEASE, namespace: str = DEFAULT_NAMESPACE
 ) -> sync.Client:
-    """A blocking client of a new store in memory, on your clock."""
-    return _made(sync.Client, clock, BlockingRuntime(), lease, namespace)
+    """Return a sync client of a new store in memory, on your clock."""
+    return _new_client(sync.Client, clock, BlockingRuntime(), lease, namespace)
 
 
 def aio_client(
     clock: VirtualClock, *, lease: Seconds = DEFAULT_LEASE, namespace: str = DEFAULT_NAMESPACE
 ) -> aio.Client:
-    """An asyncio client of a new store in memory, on your clock."""
-    return _made(aio.Client, clock, TaskRuntime(), lease, namespace)
+    """Return an async client of a new store in memory, on your clock."""
+    return _new_client(aio.Client, clock, TaskRuntime(), lease, namespace)
 
 
-def _made(api: type[C], clock: VirtualClock, real: Runtime, lease: Seconds, namespace: str) -> C:
+def _new_client(
+    api: type[C], clock: VirtualClock, real: Runtime, lease: Seconds, namespace: str
+) -> C:
     store = MemoryStore(clock.now, clock.wall)
-    ear = _KeeperSignal(clock)
-    backend = store.blocking(lambda: ear)
-    runtime = VirtualRuntime(clock, real, ear)
+    keeper_signal = _KeeperSignal(clock)
+    backend = store.blocking(lambda: keeper_signal)
+    runtime = VirtualRuntime(clock, real, keeper_signal)
     return api(store, runtime, backend, backend, lease=lease, namespace=namespace)
 
 
 def lose(client: BaseClient, name: str) -> int:
-    """Make the client lose what it holds of ``name``, now, as if an operator had broken it: its
-    signals fire and others can acquire it. How many holds that were. Works on every store."""
+    """Make the client lose its holds of ``name`` now, and return how many there were.
+
+    Works on every store, as if an operator had broken the holds: ``on_lost`` is called, bodies of
+    ``async with`` are cancelled, and others can acquire the name. One round trip per hold.
+    """
     full = client._full(name)
     losing = [held for held in client.core.ledger.kept.values() if held.claim.name == full]
     for held in losing:
         run(client.core.keeper.backend.break_hold(full, held.fence, 5.0))
-        client.core.ledger.lose(held, "the test said so")
+        client.core.ledger.lose(held, "a test called lockfast.testing.lose()")
     return len(losing)

@@ -1,5 +1,6 @@
-"""Events under trouble: the simulator's clients are cancelled at any await, paused, cut off and
-told lies by their network; what was told of each adds up all the same, and to what was counted."""
+"""Events under faults: the simulated clients are cancelled at any await, paused, and disconnected,
+and their network loses, delays and repeats messages. The events of each client must still be
+consistent, and agree with its counters."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from lockfast.events import (
 ENDS = (Released, Detached, Lost)
 
 
-class Ear:
-    """Hears one client."""
+class Tally:
+    """Listener that counts the events of one client."""
 
     def __init__(self):
         self.count = Counter()
@@ -39,7 +40,7 @@ class Ear:
         elif isinstance(event, ENDS):
             self.held[event.name, event.fence] -= 1
             if self.held[event.name, event.fence] < 0:
-                self.wrong.append(f"{event} ended twice, or before it began")
+                self.wrong.append(f"{event}: ended twice, or before it began")
         elif isinstance(event, WaitBegan):
             self.waiting += 1
         elif isinstance(event, WaitEnded):
@@ -59,30 +60,30 @@ class Ear:
 
 
 def test_every_hold_and_every_wait_ends_once_and_counts_agree(monkeypatch):
-    ears, wrong, total = {}, [], Counter()
+    tallies, wrong, total = {}, [], Counter()
 
-    def listening(*said):
-        core = Core(*said)
-        ears[core] = ear = Ear()
+    def core_with_tally(*args):
+        core = Core(*args)
+        tallies[core] = tally = Tally()
         listeners = Listeners("simulated")
-        listeners.add(ear)
+        listeners.add(tally)
         core.listen(listeners)
         return core
 
     finish = Witness.finish
 
-    def look(witness, stuck):
+    def finish_and_compare(witness, stuck):
         for node, core in witness.clients:
-            if not node.dead:  # the dead tell no tales
-                ear = ears[core]
-                wrong.extend(ear.wrong)
-                total.update(ear.count)
-                wrong.extend(what for what, right in ear.adds_up(core).items() if not right)
+            if not node.dead:  # a dead client cannot emit its last events
+                tally = tallies[core]
+                wrong.extend(tally.wrong)
+                total.update(tally.count)
+                wrong.extend(name for name, right in tally.adds_up(core).items() if not right)
         finish(witness, stuck)
 
-    monkeypatch.setattr(scenario, "Core", listening)
-    monkeypatch.setattr(Witness, "finish", look)
+    monkeypatch.setattr(scenario, "Core", core_with_tally)
+    monkeypatch.setattr(Witness, "finish", finish_and_compare)
     for seed in range(1, 101):
         assert run_seed(seed).violations == [] and wrong == [], f"seed {seed}"
-        ears.clear()
+        tallies.clear()
     assert total[Acquired] > 2000 and total[Lost] > 50 and total[TimedOut] > 50

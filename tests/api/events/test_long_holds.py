@@ -1,4 +1,4 @@
-"""``warn_after=``: a hold that lasts too long is logged once, with where its holder is stuck."""
+"""``warn_after=``: a hold that lasts too long is logged once, with the stack of its holder."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if "warn_after" in record.getMessage()]
 
 
-def test_it_is_logged_once_with_the_name_the_fence_and_how_long(
+def test_a_long_hold_is_logged_once_with_its_name_fence_and_duration(
     lockfast_client, lockfast_clock, caplog
 ):
     with lockfast_client.lock("orders:42", warn_after=10, label="import") as hold:
         lockfast_clock.advance(9)
         assert warnings(caplog) == []
         lockfast_clock.advance(2)
-        (said,) = warnings(caplog)
+        (message,) = warnings(caplog)
         lockfast_clock.advance(500)
-    assert warnings(caplog) == [said]
-    assert "'orders:42' has been held for 10.0 s" in said and f"fence {hold.fence}" in said
-    assert "warn_after=10 s" in said and "(import)" in said
+    assert warnings(caplog) == [message]
+    assert "'orders:42' has been held for 10.0 s" in message and f"fence {hold.fence}" in message
+    assert "warn_after=10 s" in message and "(import)" in message
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-def test_a_hold_that_ends_in_time_is_not_worth_a_word(lockfast_client, lockfast_clock, caplog):
+def test_a_hold_that_ends_in_time_is_not_logged(lockfast_client, lockfast_clock, caplog):
     for _ in range(3):
         with lockfast_client.lock("n", warn_after=10):
             lockfast_clock.advance(9)
@@ -45,20 +45,22 @@ def test_a_hold_that_ends_in_time_is_not_worth_a_word(lockfast_client, lockfast_
     assert caplog.text == ""
 
 
-def test_each_hold_has_its_own_time(lockfast_client, lockfast_clock, caplog):
+def test_each_hold_has_its_own_warn_after(lockfast_client, lockfast_clock, caplog):
     first = lockfast_client.lock("a", warn_after=25).acquire()
     lockfast_clock.advance(3)
     second = lockfast_client.lock("b", warn_after=4).acquire()
     third = lockfast_client.lock("c").acquire()
     lockfast_clock.advance(5)
-    assert ["'b'" in said for said in warnings(caplog)] == [True]
+    assert ["'b'" in message for message in warnings(caplog)] == [True]
     lockfast_clock.advance(20)
-    assert [said.split("'")[1] for said in warnings(caplog)] == ["b", "a"]
+    assert [message.split("'")[1] for message in warnings(caplog)] == ["b", "a"]
     for hold in (first, second, third):
         hold.release()
 
 
-def test_a_client_says_it_for_all_its_locks_and_a_lock_for_itself(lockfast_clock, caplog):
+def test_warn_after_of_a_client_applies_to_all_its_locks_unless_a_lock_sets_its_own(
+    lockfast_clock, caplog
+):
     client = kit.client(lockfast_clock)
     client.warn_after = 5.0  # as connect() sets it
     holds = [
@@ -71,7 +73,7 @@ def test_a_client_says_it_for_all_its_locks_and_a_lock_for_itself(lockfast_clock
         client.election("lead").lead().acquire(),
     ]
     lockfast_clock.advance(30)
-    assert sorted(said.split("'")[1] for said in warnings(caplog)) == [
+    assert sorted(message.split("'")[1] for message in warnings(caplog)) == [
         "labelled", "m", "plain", "rw", "s",
     ]  # fmt: skip
     lockfast_clock.advance(31)
@@ -81,7 +83,7 @@ def test_a_client_says_it_for_all_its_locks_and_a_lock_for_itself(lockfast_clock
     client.close()
 
 
-def test_every_kind_of_lock_takes_the_word(lockfast_client, lockfast_clock, caplog):
+def test_every_kind_of_lock_takes_warn_after(lockfast_client, lockfast_clock, caplog):
     @lockfast_client.locked("decorated", warn_after=5)
     def decorated():
         with (
@@ -92,12 +94,12 @@ def test_every_kind_of_lock_takes_the_word(lockfast_client, lockfast_clock, capl
             lockfast_clock.advance(6)
 
     decorated()
-    names = sorted(said.split("'")[1] for said in warnings(caplog))
+    names = sorted(message.split("'")[1] for message in warnings(caplog))
     assert names == ["decorated", "m", "rw", "s"]
 
 
 class Trap:
-    """Holders get stuck in it; when one is, the test lets time pass, and then lets it go."""
+    """Code in which a holder gets stuck until the test sets it free."""
 
     def __init__(self):
         self.caught, self.free = threading.Event(), threading.Event()
@@ -110,32 +112,32 @@ class Trap:
         await self.deep_inside()
 
     async def deep_inside(self):
-        asyncio.get_running_loop().call_soon(self.caught.set)  # when this task is suspended
+        asyncio.get_running_loop().call_soon(self.caught.set)  # once this task is suspended
         assert await asyncio.to_thread(self.free.wait, 15)
 
 
 def warned(work, trap, clock, caplog):
-    """What is logged of a holder that is in the trap when its time is over."""
+    """Return the message that is logged while a holder is stuck in the trap."""
     thread = threading.Thread(target=work)
     thread.start()
     assert trap.caught.wait(15)
     clock.advance(6)
     trap.free.set()
     thread.join(15)
-    (said,) = warnings(caplog)
-    return said
+    (message,) = warnings(caplog)
+    return message
 
 
 KINDS = {
     "lock": lambda client: client.lock("n", warn_after=5),
-    # Of a semaphore each hold is an owner of its own, and yet somebody acquired it.
+    # Each hold of a semaphore has an owner of its own, which is not the acquiring thread or task.
     "semaphore": lambda client: client.semaphore("n", 1, warn_after=5),
-    "given owner": lambda client: client.lock("n", owner="somebody", warn_after=5),
+    "custom owner": lambda client: client.lock("n", owner="somebody", warn_after=5),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_log_shows_where_the_thread_that_acquired_it_is(
+def test_the_log_shows_the_stack_of_the_thread_that_acquired(
     kind, lockfast_client, lockfast_clock, caplog
 ):
     trap = Trap()
@@ -144,12 +146,12 @@ def test_the_log_shows_where_the_thread_that_acquired_it_is(
         with KINDS[kind](lockfast_client):
             trap.holds_a_thread()
 
-    said = warned(work, trap, lockfast_clock, caplog)
-    assert said.index("in work") < said.index("in holds_a_thread")
+    message = warned(work, trap, lockfast_clock, caplog)
+    assert message.index("in work") < message.index("in holds_a_thread")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_log_shows_what_the_task_that_acquired_it_awaits(
+def test_the_log_shows_what_the_task_that_acquired_awaits(
     kind, lockfast_aio_client, lockfast_clock, caplog
 ):
     trap = Trap()
@@ -158,33 +160,35 @@ def test_the_log_shows_what_the_task_that_acquired_it_awaits(
         async with KINDS[kind](lockfast_aio_client):
             await trap.holds_a_task()
 
-    said = warned(lambda: asyncio.run(work()), trap, lockfast_clock, caplog)
-    assert said.index("in work") < said.index("in holds_a_task") < said.index("in deep_inside")
+    message = warned(lambda: asyncio.run(work()), trap, lockfast_clock, caplog)
+    assert (
+        message.index("in work")
+        < message.index("in holds_a_task")
+        < message.index("in deep_inside")
+    )
 
 
-def test_a_task_that_blocks_its_loop_is_found_where_it_blocks(
-    lockfast_aio_client, lockfast_clock, caplog
-):
+def test_the_log_shows_where_a_task_blocks_its_loop(lockfast_aio_client, lockfast_clock, caplog):
     trap = Trap()
 
     async def work():
         async with lockfast_aio_client.lock("n", warn_after=5):
-            trap.holds_a_thread()  # and with it the loop, and all tasks there
+            trap.holds_a_thread()  # which blocks the loop and all its tasks
 
-    said = warned(lambda: asyncio.run(work()), trap, lockfast_clock, caplog)
-    assert said.index("in work") < said.index("in holds_a_thread")
-    assert "run_until_complete" not in said  # what is outside of the task is nobody's business
+    message = warned(lambda: asyncio.run(work()), trap, lockfast_clock, caplog)
+    assert message.index("in work") < message.index("in holds_a_thread")
+    assert "run_until_complete" not in message  # frames outside of the task are left out
 
 
-def test_one_that_has_ended_meanwhile_is_said_to_have():
+def test_the_stack_of_an_ended_thread_or_task_says_so():
     seen = []
     thread = threading.Thread(target=lambda: seen.append(current_stack()))
     thread.start()
     thread.join()
     assert "thread has ended" in seen[0]()
-    # Its number may be another's by now, whose stack this is not.
-    said = stacks._of_thread(weakref.ref(thread), threading.get_ident())
-    assert said == "  (the thread has ended)"
+    # Its thread id may belong to another thread by now, whose stack must not be shown.
+    message = stacks._of_thread(weakref.ref(thread), threading.get_ident())
+    assert message == "  (the thread has ended)"
     del thread
     gc.collect()
     assert "thread has ended" in seen[0]()
@@ -203,7 +207,7 @@ def test_one_that_has_ended_meanwhile_is_said_to_have():
     asyncio.run(main())
 
 
-def test_to_be_able_to_warn_keeps_no_task_alive():
+def test_warn_after_keeps_no_task_alive():
     async def main():
         async def one():
             return current_stack()
@@ -211,19 +215,19 @@ def test_to_be_able_to_warn_keeps_no_task_alive():
         task = asyncio.create_task(one())
         stack, gone = await task, weakref.ref(task)
         del task
-        await asyncio.sleep(0)  # the loop still has it in its hands
+        await asyncio.sleep(0)  # the loop still refers to it
         gc.collect()
         assert gone() is None and "task has ended" in stack()
 
     asyncio.run(main())
 
 
-def test_what_is_not_python_has_no_frames():
+def test_an_object_that_is_no_coroutine_has_no_frames():
     assert list(stacks._suspended(object())) == []
-    assert "no frames" in stacks._told([])
+    assert "no Python frames" in stacks._formatted([])
 
 
-def test_a_very_deep_stack_is_cut_to_its_inner_end():
+def test_a_very_deep_stack_is_cut_to_its_innermost_frames():
     free, deep, seen = threading.Event(), threading.Event(), []
 
     def down(n):
@@ -244,7 +248,7 @@ def test_a_very_deep_stack_is_cut_to_its_inner_end():
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "5", float("nan"), True])
-def test_a_time_that_is_none_is_refused(wrong, lockfast_client):
+def test_an_invalid_warn_after_is_refused(wrong, lockfast_client):
     with pytest.raises(ConfigurationError, match="warn_after"):
         lockfast_client.lock("n", warn_after=wrong)
     with pytest.raises(ConfigurationError, match="warn_after"):
@@ -253,7 +257,7 @@ def test_a_time_that_is_none_is_refused(wrong, lockfast_client):
         lockfast_client.locked("n", warn_after=wrong)
 
 
-def test_what_was_taken_over_from_another_process_is_warned_of_too(lockfast_clock, caplog):
+def test_a_hold_taken_over_from_another_process_is_logged_too(lockfast_clock, caplog):
     client = kit.client(lockfast_clock)
     text = client.lock("n", renew=True).acquire().detach()
     client.warn_after = 5.0
@@ -265,7 +269,7 @@ def test_what_was_taken_over_from_another_process_is_warned_of_too(lockfast_cloc
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_a_keeper_in_real_time_notices_it(store, tmp_path, caplog):
+def test_a_keeper_in_real_time_logs_a_long_hold(store, tmp_path, caplog):
     url = "memory://" if store == "memory" else f"sqlite://{tmp_path}/locks.db"
     with lockfast.connect(url, warn_after=0.1) as client, client.lock("n"):
         until(lambda: warnings(caplog))

@@ -30,23 +30,23 @@ class Telemetry:
         self.meters = MeterProvider([self.reader])
         self.tracer = self.traces.get_tracer("test")
 
-    def events(self, **said):
-        return OtelEvents(tracer_provider=self.traces, meter_provider=self.meters, **said)
+    def events(self, **options):
+        return OtelEvents(tracer_provider=self.traces, meter_provider=self.meters, **options)
 
     def spans(self, name="lockfast.acquire"):
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def metrics(self):
-        """{(name, template): value, or count and sum}"""
+        """Collect {(name, template): value, or (count, sum, first bound)}."""
         found = {}
         for resource in self.reader.get_metrics_data().resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points:
-                        said = (metric.name, point.attributes.get("lockfast.template", ""))
-                        found[said] = getattr(point, "value", None)
-                        if found[said] is None:
-                            found[said] = (point.count, point.sum, point.explicit_bounds[0])
+                        key = (metric.name, point.attributes.get("lockfast.template", ""))
+                        found[key] = getattr(point, "value", None)
+                        if found[key] is None:
+                            found[key] = (point.count, point.sum, point.explicit_bounds[0])
                         assert "lockfast.name" not in point.attributes
         return found
 
@@ -59,7 +59,7 @@ def telemetry():
     telemetry.meters.shutdown()
 
 
-def test_a_span_lies_in_that_of_its_caller(telemetry, lockfast_client):
+def test_a_span_is_a_child_of_the_callers_span(telemetry, lockfast_client):
     lockfast_client.on_event(telemetry.events())
     with telemetry.tracer.start_as_current_span("request") as request, lockfast_client.lock("n"):
         pass
@@ -75,7 +75,7 @@ def test_a_span_lies_in_that_of_its_caller(telemetry, lockfast_client):
     assert hold.attributes["lockfast.fence"] == acquire.attributes["lockfast.fence"]
 
 
-def test_tasks_that_wait_at_once_have_each_their_own_parent(telemetry):
+def test_spans_of_concurrent_tasks_have_their_own_parents(telemetry):
     async def main():
         client = aio.connect("memory://")
         client.on_event(telemetry.events())
@@ -96,7 +96,7 @@ def test_tasks_that_wait_at_once_have_each_their_own_parent(telemetry):
     assert {span.parent.span_id for span in telemetry.spans("lockfast.hold")} == requests
 
 
-def test_spans_last_as_long_as_what_they_tell_of(telemetry, lockfast_client, lockfast_clock):
+def test_a_span_lasts_as_long_as_its_hold(telemetry, lockfast_client, lockfast_clock):
     lockfast_client.on_event(telemetry.events())
     with lockfast_client.lock("n"):
         lockfast_clock.advance(3)
@@ -105,7 +105,7 @@ def test_spans_last_as_long_as_what_they_tell_of(telemetry, lockfast_client, loc
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_was_in_vain_is_an_error_in_the_trace(telemetry, api):
+def test_a_timeout_is_an_error_in_the_trace_and_a_refusal_is_not(telemetry, api):
     agent = APIS[api]("memory://")
     agent.client.on_event(telemetry.events(template=lambda name: name))
     hold = agent.do(lambda client: client.lock("n").acquire())
@@ -123,8 +123,8 @@ def test_what_was_in_vain_is_an_error_in_the_trace(telemetry, api):
     agent.close()
 
 
-def test_a_loss_is_found_in_the_trace_of_who_lost_it(telemetry, lockfast_client):
-    """Though another thread, which has no span, noticed it."""
+def test_a_loss_appears_in_the_trace_of_the_holder(telemetry, lockfast_client):
+    """Even if another thread, which has no span, notices the loss."""
     lockfast_client.on_event(telemetry.events())
     with (
         pytest.raises(HoldLost),
@@ -139,17 +139,17 @@ def test_a_loss_is_found_in_the_trace_of_who_lost_it(telemetry, lockfast_client)
     assert span.context.trace_id == ids.trace_id and span.parent.span_id == ids.span_id
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["lockfast.outcome"] == "lost"
-    assert span.attributes["lockfast.cause"] == "the test said so"
+    assert span.attributes["lockfast.cause"] == "a test called lockfast.testing.lose()"
     assert telemetry.metrics()["lockfast.lost", "other"] == 1
 
 
-def test_names_are_written_into_spans_only_if_asked_for(telemetry, lockfast_client):
+def test_names_are_written_into_spans_only_with_names_true(telemetry, lockfast_client):
     lockfast_client.on_event(telemetry.events(names=True))
     with lockfast_client.lock("orders:42"):
         pass
     spans = telemetry.spans() + telemetry.spans("lockfast.hold")
     assert [span.attributes["lockfast.name"] for span in spans] == ["orders:42"] * 2
-    telemetry.metrics()  # which looks for names itself
+    telemetry.metrics()  # asserts that no metric has a name
 
 
 def test_metrics_are_in_seconds_and_by_template(telemetry, lockfast_client, lockfast_clock):
@@ -168,11 +168,11 @@ def test_metrics_are_in_seconds_and_by_template(telemetry, lockfast_client, lock
     assert telemetry.spans() == []
 
 
-def test_failures_and_renewals_that_failed_are_counted(telemetry):
+def test_failed_acquires_and_failed_renewals_are_counted(telemetry):
     client = lockfast.connect("memory://", lease=0.3)
     client.on_event(telemetry.events())
 
-    async def away(*said):
+    async def away(*args):
         raise BackendError("away", transient=False)
 
     claim, client.core.backend.claim = client.core.backend.claim, away
@@ -188,11 +188,11 @@ def test_failures_and_renewals_that_failed_are_counted(telemetry):
     assert telemetry.spans()[0].attributes["lockfast.outcome"] == "BackendError"
 
 
-def test_nothing_is_kept_of_what_has_ended(telemetry, lockfast_client):
+def test_no_context_is_kept_after_a_hold_has_ended(telemetry, lockfast_client):
     events = telemetry.events()
     lockfast_client.on_event(events)
     with lockfast_client.multi_lock("a", "b", "c"):
-        assert len(events._asked_in) == 3
-        events._pid = 0  # as it is in a fork's child
-    assert events._asked_in == {}
-    events(Event("memory"))  # of a kind that is not known here
+        assert len(events._requested_in) == 3
+        events._pid = 0  # as in a forked child
+    assert events._requested_in == {}
+    events(Event("memory"))  # an event of an unknown kind is ignored

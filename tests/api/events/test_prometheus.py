@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, as a server that scrapes them sees them."""
+"""Metrics for Prometheus, as a scraping server sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import lockfast
 from both_apis import APIS, until
 from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost
 from lockfast.metrics.prometheus import PrometheusEvents
-from lockfast.metrics.templates import MOST, OTHER
+from lockfast.metrics.templates import MAX_LABELS, OTHER
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def registry():
 
 @pytest.fixture
 def scrape(registry):
-    """What a real scrape over HTTP finds: {(metric, template): value}."""
+    """Scrape over HTTP; returns {(metric, template): value}."""
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
 
     def scraped(store="memory"):
         url = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(url, timeout=10) as response:
+            text = response.read().decode()
         return {
             (sample.name, sample.labels.get("template", "")): sample.value
             for family in text_string_to_metric_families(text)
@@ -46,7 +46,7 @@ def scrape(registry):
     thread.join(10)
 
 
-def test_waits_holds_and_their_number_are_scraped(
+def test_durations_and_the_number_of_holds_are_scraped(
     scrape, registry, lockfast_client, lockfast_clock
 ):
     lockfast_client.on_event(PrometheusEvents(registry=registry))
@@ -69,7 +69,7 @@ def test_waits_holds_and_their_number_are_scraped(
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_who_waits_and_whose_time_is_over_are_scraped(scrape, registry, api):
+def test_waiters_and_timeouts_are_scraped(scrape, registry, api):
     agent = APIS[api]("memory://")
     agent.client.on_event(PrometheusEvents(registry=registry, template=lambda name: name[:1]))
     hold = agent.do(lambda client: client.lock("n1").acquire())
@@ -87,11 +87,11 @@ def test_who_waits_and_whose_time_is_over_are_scraped(scrape, registry, api):
     agent.close()
 
 
-def test_losses_failures_and_renewals_that_failed_are_scraped(scrape, registry):
+def test_losses_failures_and_failed_renewals_are_scraped(scrape, registry):
     client = lockfast.connect("memory://", lease=0.3)
     client.on_event(PrometheusEvents(registry=registry))
 
-    async def away(*said):
+    async def away(*args):
         raise BackendError("away", transient=False)
 
     claim = client.core.backend.claim
@@ -113,7 +113,7 @@ def test_losses_failures_and_renewals_that_failed_are_scraped(scrape, registry):
 
 
 def test_names_never_become_labels(scrape, registry, lockfast_client):
-    """However many there are, and whatever a template makes of them."""
+    """However many names there are."""
     lockfast_client.on_event(PrometheusEvents(registry=registry))
     for number in range(300):
         with lockfast_client.lock(f"secret-{number}"):
@@ -123,19 +123,19 @@ def test_names_never_become_labels(scrape, registry, lockfast_client):
     assert "secret" not in seen["text"]
 
 
-def test_templates_are_at_most_a_hundred(scrape, registry, lockfast_client):
+def test_there_are_at_most_a_hundred_labels(scrape, registry, lockfast_client):
     lockfast_client.on_event(PrometheusEvents(registry=registry, template=lambda name: name))
-    for number in range(MOST + 50):
+    for number in range(MAX_LABELS + 50):
         with lockfast_client.lock(f"name-{number}"):
             pass
     seen = scrape()
     labels = {key[1] for key in seen if key[0] == "lockfast_held"}
-    assert len(labels) == MOST + 1 and OTHER in labels
+    assert len(labels) == MAX_LABELS + 1 and OTHER in labels
     assert seen["lockfast_wait_seconds_count", OTHER] == 50
     assert all(value == 0 for key, value in seen.items() if key[0] == "lockfast_held")
 
 
-def test_a_template_function_that_raises_is_told_of_once(registry, scrape, lockfast_client, caplog):
+def test_a_template_function_that_raises_is_logged_once(registry, scrape, lockfast_client, caplog):
     lockfast_client.on_event(
         PrometheusEvents(registry=registry, template=lambda name: name.split(":")[1])
     )
@@ -150,7 +150,7 @@ def test_a_template_function_that_raises_is_told_of_once(registry, scrape, lockf
         PrometheusEvents(registry=registry, template="orders")
 
 
-def test_two_stores_of_a_kind_can_be_told_apart(scrape, registry):
+def test_two_stores_of_one_kind_can_have_different_labels(scrape, registry):
     with lockfast.connect("memory://") as one, lockfast.connect("memory://") as two:
         one.on_event(PrometheusEvents(registry=registry, store="orders"))
         two.on_event(PrometheusEvents(registry=registry, store="reports"))
@@ -159,7 +159,7 @@ def test_two_stores_of_a_kind_can_be_told_apart(scrape, registry):
             assert scrape("reports")["lockfast_held", OTHER] == 2
 
 
-def test_a_forked_child_counts_from_nothing(registry, tmp_path):
+def test_a_forked_child_starts_its_gauges_at_zero(registry, tmp_path):
     client = lockfast.connect(f"sqlite://{tmp_path}/locks.db")
     client.on_event(PrometheusEvents(registry=registry))
 
@@ -177,8 +177,8 @@ def test_a_forked_child_counts_from_nothing(registry, tmp_path):
     client.close()
 
 
-def test_many_processes_of_one_server_are_summed(tmp_path):
-    """prometheus_client's own way for gunicorn and the like: a folder that all write to."""
+def test_the_gauges_of_several_processes_are_summed(tmp_path):
+    """The multiprocess mode of prometheus_client, for gunicorn and the like: a shared directory."""
     code = (
         "import os, sys, lockfast\n"
         "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"
@@ -213,7 +213,7 @@ def test_many_processes_of_one_server_are_summed(tmp_path):
     assert 'lockfast_held{store="sqlite",template="other"} 2.0' in done.stdout
 
 
-def test_many_threads_leave_the_gauges_at_nothing(registry):
+def test_many_threads_leave_the_gauges_at_zero(registry):
     client = lockfast.connect("memory://")
     client.on_event(PrometheusEvents(registry=registry))
 

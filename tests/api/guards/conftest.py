@@ -1,4 +1,4 @@
-"""Each database, with tables of the test's own."""
+"""Fixtures for each database, with tables that belong to one test."""
 
 from __future__ import annotations
 

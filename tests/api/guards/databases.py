@@ -1,4 +1,4 @@
-"""The three databases behind one face, so that a test says once what must hold on all of them."""
+"""One interface to three databases, so that a test is written once for all of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ REPEATABLE_READ = "REPEATABLE READ"
 
 
 class Database:
-    """Connections without autocommit, and a table ``id, value, fence`` with one row, of its own."""
+    """Connections without autocommit, and a table of its own with one row of ``id, value``."""
 
     kind = ""
     style = "pyformat"
-    # What a writer may be told instead of being let in or refused: it does it all again.
-    again: tuple[type[Exception], ...] = ()
+    # Errors after which a writer must run its transaction again.
+    retry_errors: tuple[type[Exception], ...] = ()
 
     def __init__(self) -> None:
         self.marks = f"marks_{uuid.uuid4().hex[:12]}"
@@ -36,7 +36,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A connection, and commit at the end, or rollback."""
+        """Yield a connection; commit at the end, or roll back after an exception."""
         connection = self.connect()
         try:
             yield connection
@@ -53,23 +53,23 @@ class Database:
         raise NotImplementedError
 
     def begin(self, connection: Any, isolation: str) -> None:
-        """Begin a transaction that has looked at the data already: what it sees is what was."""
+        """Begin a transaction that has already read the data, so that its snapshot is fixed."""
         raise NotImplementedError
 
     def waits(self, connection: Any) -> Callable[[], bool]:
-        """Asked whether that connection waits for another's lock just now."""
+        """Return a predicate: does the connection wait for a lock of another one?"""
         raise NotImplementedError
 
-    def impatient(self, connection: Any) -> None:
-        """From now on it waits for locks for a moment only."""
+    def shorten_lock_wait(self, connection: Any) -> None:
+        """Let the connection wait only briefly for locks from now on."""
         raise NotImplementedError
 
-    def waiter(self, word: str) -> str:
-        return f"%({word})s"
+    def placeholder(self, name: str) -> str:
+        return f"%({name})s"
 
-    def run(self, connection: Any, statement: str, **said: Any) -> Any:
+    def run(self, connection: Any, statement: str, **parameters: Any) -> Any:
         cursor = connection.cursor()
-        cursor.execute(statement, said)
+        cursor.execute(statement, parameters)
         return cursor
 
     def make_data(self) -> None:
@@ -80,8 +80,8 @@ class Database:
         connection.commit()
 
     def write(self, connection: Any, value: str) -> None:
-        waiter = self.waiter("value")
-        self.run(connection, f"UPDATE {self.data} SET value = {waiter} WHERE id = 1", value=value)
+        statement = f"UPDATE {self.data} SET value = {self.placeholder('value')} WHERE id = 1"
+        self.run(connection, statement, value=value)
 
     def value(self) -> str:
         connection = self.connect()
@@ -93,7 +93,7 @@ class Database:
 class SQLite(Database):
     kind = "sqlite"
     style = "named"
-    again = (sqlite3.OperationalError,)
+    retry_errors = (sqlite3.OperationalError,)
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -108,13 +108,13 @@ class SQLite(Database):
         connection.execute("BEGIN IMMEDIATE")
 
     def waits(self, connection: Any) -> Callable[[], bool]:
-        return lambda: True  # it does not tell; it either does or has not begun to
+        return lambda: True  # SQLite does not show it: the other either waits or has not begun
 
-    def impatient(self, connection: Any) -> None:
+    def shorten_lock_wait(self, connection: Any) -> None:
         connection.execute("PRAGMA busy_timeout = 1")
 
-    def waiter(self, word: str) -> str:
-        return f":{word}"
+    def placeholder(self, name: str) -> str:
+        return f":{name}"
 
 
 class MariaDB(Database):
@@ -125,7 +125,7 @@ class MariaDB(Database):
 
         super().__init__()
         self._server = server
-        self.again = (pymysql.OperationalError,)
+        self.retry_errors = (pymysql.OperationalError,)
 
     def _connect(self, **options: Any) -> Any:
         return self._server.connect(**options)
@@ -133,17 +133,18 @@ class MariaDB(Database):
     def begin(self, connection: Any, isolation: str) -> None:
         connection.rollback()
         self.run(connection, f"SET TRANSACTION ISOLATION LEVEL {isolation}")
-        if isolation != "SERIALIZABLE":  # there, who looks locks, and nobody could write any more
+        # In SERIALIZABLE a SELECT locks, and no other transaction could write.
+        if isolation != "SERIALIZABLE":
             self.run(connection, f"SELECT * FROM {self.data}").fetchall()
 
     def waits(self, connection: Any) -> Callable[[], bool]:
-        asked = (
+        query = (
             "SELECT count(*) FROM information_schema.innodb_trx "
             "WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = %s"
         )
-        return lambda: self._server.call(asked, connection.thread_id()) == ((1,),)
+        return lambda: self._server.call(query, connection.thread_id()) == ((1,),)
 
-    def impatient(self, connection: Any) -> None:
+    def shorten_lock_wait(self, connection: Any) -> None:
         self.run(connection, "SET SESSION innodb_lock_wait_timeout = 1")
 
 
@@ -155,7 +156,7 @@ class PostgreSQL(Database):
 
         super().__init__()
         self._server = server
-        self.again = (psycopg.OperationalError,)
+        self.retry_errors = (psycopg.OperationalError,)
 
     def _connect(self, **options: Any) -> Any:
         return self._server.connect(**options)
@@ -166,16 +167,16 @@ class PostgreSQL(Database):
         self.run(connection, f"SELECT * FROM {self.data}").fetchall()
 
     def waits(self, connection: Any) -> Callable[[], bool]:
-        asked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+        query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
         pid = connection.info.backend_pid
-        return lambda: self._server.call(asked, pid) == [(True,)]
+        return lambda: self._server.call(query, pid) == [(True,)]
 
-    def impatient(self, connection: Any) -> None:
+    def shorten_lock_wait(self, connection: Any) -> None:
         self.run(connection, "SET lock_timeout = '100ms'")
 
 
-class Beside:
-    """Something that runs in a thread, and its outcome."""
+class InThread:
+    """A call that runs in a thread, and its outcome."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._outcome: list[Any] = []
@@ -186,7 +187,7 @@ class Beside:
     def _run(self) -> None:
         try:
             self._outcome.append(self._work())
-        except Exception as error:  # told to who asks for the outcome
+        except Exception as error:  # returned by outcome()
             self._outcome.append(error)
 
     @property
@@ -195,30 +196,32 @@ class Beside:
 
     def outcome(self) -> Any:
         self._thread.join(PATIENCE)
-        assert self._outcome, "it is still at it"
+        assert self._outcome, "the thread is still running"
         return self._outcome[0]
 
 
-def wait_until(so: Callable[[], object]) -> None:
+def wait_until(predicate: Callable[[], object]) -> None:
     until = time.monotonic() + PATIENCE
-    while not so():
-        assert time.monotonic() < until, "it never came to that"
+    while not predicate():
+        assert time.monotonic() < until, f"still false after {PATIENCE} s"
         time.sleep(0.01)
 
 
 def race(
     database: Database, isolation: str, first: int, second: int, write: Callable[[Any, int], None]
 ) -> Exception | None:
-    """Two transactions at once. Both have begun and looked; the first has written and not yet
-    committed when the second writes. If the database tells that one to, it does it all again. What
-    it was told in the end: None, or the guard's refusal."""
+    """Run two transactions at once, and return the guard's refusal of the second, or None.
+
+    Both have begun and read; the first has written but not committed when the second writes. The
+    second runs again after each retry error of the database.
+    """
     one, other = database.connect(), database.connect()
-    looked, go = threading.Event(), threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
     def attempt() -> Exception | None:
         try:
             database.begin(other, isolation)
-            looked.set()
+            begun.set()
             assert go.wait(PATIENCE)
             write(other, second)
             other.commit()
@@ -228,20 +231,21 @@ def race(
         return None
 
     def second_writer() -> Exception | None:
-        told = attempt()
-        while isinstance(told, database.again):
-            told = attempt()
-        return told
+        error = attempt()
+        while isinstance(error, database.retry_errors):
+            error = attempt()
+        return error
 
     database.begin(one, isolation)
-    beside = Beside(second_writer)
-    if database.kind != "sqlite":  # there it cannot even begin: a transaction begins with the lock
-        assert looked.wait(PATIENCE)
+    writer = InThread(second_writer)
+    # A transaction of SQLite begins with the lock, so the second one cannot begin yet.
+    if database.kind != "sqlite":
+        assert begun.wait(PATIENCE)
     write(one, first)
     go.set()
     waits = database.waits(other)
-    wait_until(lambda: beside.is_over or waits())
+    wait_until(lambda: writer.is_over or waits())
     one.commit()
-    told = beside.outcome()
-    assert not isinstance(told, AssertionError), told
-    return told
+    refusal = writer.outcome()
+    assert not isinstance(refusal, AssertionError), refusal
+    return refusal

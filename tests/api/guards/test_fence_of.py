@@ -1,4 +1,4 @@
-"""What counts as a fence, and what a refusal says."""
+"""Valid fences, and the message of a refusal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import lockfast
 from lockfast.guards.fence import fence_of, refuse_if_stale
 
 
-def test_a_hold_and_its_number_are_the_same(lockfast_client):
+def test_a_hold_and_its_fence_are_interchangeable(lockfast_client):
     with lockfast_client.lock("a") as hold:
         assert fence_of(hold) == fence_of(hold.fence) == hold.fence
 
 
 @pytest.mark.parametrize("fence", [0, 1, 2**53 + 1, 2**63 - 1])
-def test_a_fence_is_any_number_that_a_bigint_holds(fence):
+def test_a_fence_is_any_number_that_fits_a_bigint(fence):
     assert fence_of(fence) == fence
 
 
@@ -26,7 +26,7 @@ class Fenced:
 
 
 @pytest.mark.parametrize("wrong", [True, False, -1, 2**63, 1.0, float("nan"), "7", b"7", None, []])
-def test_what_is_no_fence_is_refused_and_never_converted(wrong):
+def test_an_invalid_fence_is_refused_and_never_converted(wrong):
     with pytest.raises(lockfast.ConfigurationError, match="fence"):
         fence_of(wrong)
     with pytest.raises(lockfast.ConfigurationError, match="fence"):
@@ -38,19 +38,19 @@ def test_a_refusal_names_the_resource_both_numbers_and_what_to_do():
         refuse_if_stale("account 42", 7, 9)
     error = caught.value
     assert (error.name, error.fence, error.seen) == ("account 42", 7, 9)
-    for told in ("'account 42'", "7", "9", "Nothing was written", "acquire the lock anew"):
-        assert told in str(error)
+    for text in ("'account 42'", "7", "9", "Nothing was written", "acquire the lock again"):
+        assert text in str(error)
     assert isinstance(error, lockfast.LockfastError)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.seen) == (str(error), 9)
 
 
-def test_where_nothing_tells_it_is_refused_too():
+def test_a_missing_row_is_refused_too():
     with pytest.raises(lockfast.StaleFence) as caught:
         refuse_if_stale("account 42", 7, None)
     assert caught.value.seen is None
 
 
 @pytest.mark.parametrize("seen", [0, 6, 7])
-def test_its_own_fence_and_older_ones_do_not_refuse_it(seen):
+def test_the_same_fence_and_lower_ones_do_not_refuse_a_write(seen):
     refuse_if_stale("account 42", 7, seen)

@@ -1,4 +1,4 @@
-"""The guard of a file: between processes, through death at every step, and who is refused."""
+"""`FileGuard`: across processes, after a crash at every step, and with stale fences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from databases import PATIENCE, Beside
+from databases import PATIENCE, InThread
 
 import lockfast
 from lockfast.guards import FileGuard
@@ -22,9 +22,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "report.json"
 
 
-def python(code: str, *said: object) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", code, *map(str, said)]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_equal_and_higher_fences_write_and_a_lower_one_is_refused(path):
@@ -37,11 +37,11 @@ def test_equal_and_higher_fences_write_and_a_lower_one_is_refused(path):
     error = caught.value
     assert (error.name, error.fence, error.seen) == (str(path), 2**63 - 2, 2**63 - 1)
     assert path.read_text() == f"of {2**63 - 1}"
-    with pytest.raises(lockfast.StaleFence):  # a refused one lowered nothing
+    with pytest.raises(lockfast.StaleFence):  # a refused write does not lower the mark
         guard.write(9, "stale")
 
 
-def test_numbers_are_compared_as_numbers(path):
+def test_fences_are_compared_as_numbers(path):
     guard = FileGuard(path)
     guard.write(9, "nine")
     guard.write(10, "ten")
@@ -49,7 +49,7 @@ def test_numbers_are_compared_as_numbers(path):
         guard.write(9, "nine")
 
 
-def test_bytes_text_and_nothing(path):
+def test_bytes_and_str_are_written_and_other_types_refused(path):
     guard = FileGuard(path)
     for content in (b"\0\xff", "☂", b"", "x" * 300_000, "short"):
         guard.write(7, content)
@@ -58,7 +58,7 @@ def test_bytes_text_and_nothing(path):
         guard.write(7, bytearray(b"x"))
 
 
-def test_a_stale_body_does_not_run_and_a_good_one_may_append(path):
+def test_a_stale_body_does_not_run_and_a_valid_one_may_append(path):
     guard = FileGuard(path)
     guard.write(7, "one\n")
     with guard.writing(9) as there, there.open("a") as file:
@@ -68,7 +68,7 @@ def test_a_stale_body_does_not_run_and_a_good_one_may_append(path):
     assert path.read_text() == "one\ntwo\n"
 
 
-def test_a_body_keeps_all_others_out_and_lets_them_in_when_it_fails(path):
+def test_a_body_excludes_other_writers_until_it_ends_or_fails(path):
     guard = FileGuard(path, timeout=0)
     with pytest.raises(ZeroDivisionError), guard.writing(7):
         with pytest.raises(lockfast.AcquireTimeout, match="another process"):
@@ -78,10 +78,10 @@ def test_a_body_keeps_all_others_out_and_lets_them_in_when_it_fails(path):
     assert path.read_text() == "now"
 
 
-def test_who_waits_is_let_in_and_then_judged(path):
+def test_a_waiting_writer_is_checked_after_its_wait(path):
     with FileGuard(path).writing(9):
-        stale = Beside(lambda: FileGuard(path, timeout=None).write(7, "stale"))
-        newer = Beside(lambda: FileGuard(path).write(9, "same"))
+        stale = InThread(lambda: FileGuard(path, timeout=None).write(7, "stale"))
+        newer = InThread(lambda: FileGuard(path).write(9, "same"))
         assert not stale.is_over and not newer.is_over
     assert isinstance(stale.outcome(), lockfast.StaleFence)
     assert newer.outcome() is None
@@ -105,7 +105,7 @@ print(refused)
 """
 
 
-def test_many_processes_end_with_the_highest_and_nobody_reads_a_part(path):
+def test_after_concurrent_writers_the_highest_fence_remains_and_no_reader_sees_a_part(path):
     fences = list(range(1, 121))
     FileGuard(path).write(0, "0 " * 1000)
     writers = [python(WRITER, path, *fences[i::4]) for i in range(4)]
@@ -114,14 +114,14 @@ def test_many_processes_end_with_the_highest_and_nobody_reads_a_part(path):
     def reader() -> int:
         highest = 0
         while not over.is_set():
-            words = set(path.read_text().split())
-            assert len(words) == 1, "a part of it"
-            seen = int(words.pop())
-            assert seen >= highest, "a stale one came after a newer"
+            numbers = set(path.read_text().split())
+            assert len(numbers) == 1, "read a part of the content"
+            seen = int(numbers.pop())
+            assert seen >= highest, "a stale write followed a newer one"
             highest = seen
         return highest
 
-    reading = Beside(reader)
+    reading = InThread(reader)
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
@@ -136,19 +136,19 @@ def test_many_processes_end_with_the_highest_and_nobody_reads_a_part(path):
         FileGuard(path).write(119, "stale")
 
 
-# Dies before or after the given call of those that touch the disk.
+# Kills itself before or after the step-th call of those that touch the disk.
 DYING = """
 import os, signal, sys
 from lockfast.guards import FileGuard
 path, step, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 calls = 0
 def dying(real):
-    def call(*said, **more):
+    def call(*args, **kwargs):
         global calls
         calls += 1
         if calls == step and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        result = real(*said, **more)
+        result = real(*args, **kwargs)
         if calls == step:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
@@ -159,7 +159,9 @@ FileGuard(path).write(9, "new " * 1000)
 """
 
 
-def test_death_at_any_step_leaves_the_old_or_the_new_and_a_mark_that_protects_it(tmp_path):
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_content_and_a_mark_that_protects_it(
+    tmp_path,
+):
     outcomes = []
     for step in range(1, 50):
         for when in ("before", "after"):
@@ -173,37 +175,37 @@ def test_death_at_any_step_leaves_the_old_or_the_new_and_a_mark_that_protects_it
                 with pytest.raises(lockfast.StaleFence):
                     FileGuard(path, timeout=0).write(8, "stale")
             outcomes.append(content[:3])
-            FileGuard(path, timeout=0).write(9, "again")  # the same hold's next try
+            FileGuard(path, timeout=0).write(9, "again")  # the same hold tries again
             assert path.read_text() == "again"
         if writer.returncode == 0:
             break
-    assert writer.returncode == 0, "there are more steps"
+    assert writer.returncode == 0, "there are more steps than tested"
     assert {"old", "new"} == set(outcomes)
-    assert outcomes == sorted(outcomes, reverse=True), "once it is there, it stays"
-    assert not list(tmp_path.glob(".*.new")), "what the dead left was used up"
+    assert outcomes == sorted(outcomes, reverse=True), "once the new content is there, it stays"
+    assert not list(tmp_path.glob(".*.new")), "temporary files of crashed writers remain"
 
 
-def test_what_it_says_is_on_disk_before_it_takes_the_place_of_the_old(path, tmp_path):
-    """Power cuts cannot be had here: what is checked is that each file, and then its folder, is
-    told to go to disk, in the order that the rules at the top of the module give."""
+def test_each_file_is_synced_before_it_is_renamed_and_its_folder_after(path, tmp_path):
+    """A power cut cannot be tested; the order of fsync and rename calls can, against the rules at
+    the top of the module."""
     code = """
 import os, sys
 from lockfast.guards import FileGuard
-told = []
-def noted(name, real):
-    def call(*said):
-        what = said[0] if name == "rename" else os.readlink(f"/proc/self/fd/{said[0]}")
-        told.append((name, os.path.basename(str(said[-1] if name == "rename" else what))))
-        return real(*said)
+calls = []
+def recorded(name, real):
+    def call(*args):
+        path = args[-1] if name == "rename" else os.readlink(f"/proc/self/fd/{args[0]}")
+        calls.append((name, os.path.basename(str(path))))
+        return real(*args)
     return call
 for name in ("fsync", "rename"):
-    setattr(os, name, noted(name, getattr(os, name)))
+    setattr(os, name, recorded(name, getattr(os, name)))
 FileGuard(sys.argv[1]).write(9, "x")
-print(told)
+print(calls)
 """
-    said, _ = python(code, path).communicate(timeout=PATIENCE)
+    output, _ = python(code, path).communicate(timeout=PATIENCE)
     new, folder = ".report.json.new", tmp_path.name
-    assert said.strip() == str(
+    assert output.strip() == str(
         [
             ("fsync", new),
             ("rename", ".report.json.fence"),
@@ -215,7 +217,7 @@ print(told)
     )
 
 
-def test_a_killed_writer_keeps_nobody_out(path):
+def test_a_killed_writer_releases_the_lock(path):
     code = """
 import sys, time
 from lockfast.guards import FileGuard
@@ -232,7 +234,7 @@ with FileGuard(sys.argv[1]).writing(7):
     FileGuard(path).write(9, "x")
 
 
-def test_a_child_that_was_forked_meanwhile_keeps_nobody_out(path):
+def test_a_child_forked_during_a_write_does_not_keep_the_lock(path):
     code = """
 import os, sys
 from lockfast.guards import FileGuard
@@ -250,19 +252,19 @@ print("done", flush=True)
     writer.communicate(timeout=PATIENCE)
 
 
-def test_two_ways_to_one_file_meet(path, tmp_path, monkeypatch):
+def test_different_paths_to_one_file_share_its_mark(path, tmp_path, monkeypatch):
     FileGuard(path).write(9, "x")
-    link = tmp_path / "link"
-    link.symlink_to(path)
+    symlink = tmp_path / "symlink"
+    symlink.symlink_to(path)
     monkeypatch.chdir(tmp_path)
-    for way in (link, "report.json", "./nowhere/../report.json"):
+    for way in (symlink, "report.json", "./nowhere/../report.json"):
         with pytest.raises(lockfast.StaleFence):
             FileGuard(way).write(7, "stale")
-    FileGuard(link).write(9, "through the link")
-    assert link.is_symlink() and path.read_text() == "through the link"
+    FileGuard(symlink).write(9, "through the symlink")
+    assert symlink.is_symlink() and path.read_text() == "through the symlink"
 
 
-def test_the_mode_of_the_file_stays(path):
+def test_a_write_keeps_the_file_mode(path):
     FileGuard(path).write(7, "x")
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
     path.chmod(0o640)
@@ -277,7 +279,7 @@ def _umask() -> int:
 
 
 @pytest.mark.parametrize("text", [b"", b"nine\n", b"-9\n", b"9 9\n", b"\xff"])
-def test_a_mark_that_cannot_be_read_refuses_everybody(path, text):
+def test_an_unreadable_mark_refuses_every_write(path, text):
     FileGuard(path).write(7, "x")
     (path.parent / ".report.json.fence").write_bytes(text)
     with pytest.raises(lockfast.ConfigurationError, match="highest fence"):
@@ -286,7 +288,7 @@ def test_a_mark_that_cannot_be_read_refuses_everybody(path, text):
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", True])
-def test_a_time_that_cannot_be_meant_is_refused(path, timeout):
+def test_an_invalid_timeout_is_refused(path, timeout):
     with pytest.raises(lockfast.ConfigurationError, match="timeout"):
         FileGuard(path, timeout=timeout)
 
@@ -295,7 +297,7 @@ NAMES: list[Callable[[], str]] = [lambda: "it's 100 % ☂", lambda: "x" * 200, l
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_files_are_only_names(tmp_path, name):
+def test_file_names_with_special_characters_work(tmp_path, name):
     guard = FileGuard(tmp_path / name())
     guard.write(9, "x")
     with pytest.raises(lockfast.StaleFence) as caught:

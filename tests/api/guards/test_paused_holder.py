@@ -1,7 +1,8 @@
-"""The story that fences are for, from the lock to each kind of resource.
+"""The failure that fences prevent, end to end, from the lock to each kind of resource.
 
-One holds the lock and is paused for longer than its lease. Another gets it, and writes. The first
-wakes up, does not know, and writes too: it must be refused, and what the other wrote must stay.
+A holder is paused for longer than its lease. Another owner acquires the lock and writes. The first
+one resumes, does not know of its loss, and writes too: its write must be refused, and the data of
+the second must stay.
 """
 
 from __future__ import annotations
@@ -37,40 +38,40 @@ def database(request: pytest.FixtureRequest, kind: str) -> Any:
 
 
 def in_a_row(request: pytest.FixtureRequest, kind: str) -> Resource:
-    there = database(request, kind)
-    column, waiter = FenceColumn(there.kind, style=there.style), there.waiter
-    setting_up = there.connect()
-    there.run(setting_up, f"ALTER TABLE {there.data} ADD COLUMN {column.ddl}")
+    target = database(request, kind)
+    column = FenceColumn(target.kind, style=target.style)
+    setting_up = target.connect()
+    target.run(setting_up, f"ALTER TABLE {target.data} ADD COLUMN {column.ddl}")
     setting_up.commit()
 
     def write(hold: Any, value: str) -> None:
-        with there.transaction() as link:
-            changed = there.run(
-                link,
-                f"UPDATE {there.data} SET value = {waiter('value')}, {column.assign} "
+        with target.transaction() as connection:
+            changed = target.run(
+                connection,
+                f"UPDATE {target.data} SET value = {target.placeholder('value')}, {column.assign} "
                 f"WHERE id = 1 AND {column.where}",
                 value=value,
                 fence=hold.fence,
             )
             if not changed.rowcount:
-                row = there.run(link, column.look(there.data, "id = 1")).fetchone()
+                row = target.run(connection, column.look(target.data, "id = 1")).fetchone()
                 column.check("row 1", hold, row)
 
-    return Resource(write, there.value)
+    return Resource(write, target.value)
 
 
 def in_a_transaction(request: pytest.FixtureRequest, kind: str) -> Resource:
-    there = database(request, kind)
-    setting_up = there.connect()
-    SqlGuard(setting_up, table=there.marks).create()
+    target = database(request, kind)
+    setting_up = target.connect()
+    SqlGuard(setting_up, table=target.marks).create()
     setting_up.commit()
 
     def write(hold: object, value: str) -> None:
-        with there.transaction() as link:
-            SqlGuard(link, table=there.marks).check("report", hold)
-            there.write(link, value)
+        with target.transaction() as connection:
+            SqlGuard(connection, table=target.marks).check("report", hold)
+            target.write(connection, value)
 
-    return Resource(write, there.value)
+    return Resource(write, target.value)
 
 
 def in_redis(request: pytest.FixtureRequest, _kind: str) -> Resource:
@@ -122,8 +123,8 @@ def test_a_holder_that_was_paused_is_refused(kind, request, lockfast_client, loc
 
 
 @pytest.mark.parametrize("kind", RESOURCES)
-def test_on_the_real_clock_of_sqlite_too(kind, request, tmp_path):
-    """The store of many processes, a real lease, and nobody renews it."""
+def test_a_paused_holder_is_refused_on_a_real_clock_too(kind, request, tmp_path):
+    """With a store for several processes, and a real lease that is not renewed."""
     made, which = RESOURCES[kind]
     resource = made(request, which)
     url = f"sqlite://{tmp_path}/locks.db"

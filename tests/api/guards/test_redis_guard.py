@@ -1,4 +1,4 @@
-"""The guard script, on a real Redis, for blocking and asyncio clients."""
+"""`RedisGuard` on a real Redis, with blocking and asyncio clients."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_equal_and_higher_fences_write_and_a_lower_one_is_refused(client, key, o
     error = caught.value
     assert (error.name, error.fence, error.seen) == (key, older, newer)
     assert client.get(key) == f"of {newer}".encode()
-    with pytest.raises(lockfast.StaleFence):  # a refused one lowered nothing
+    with pytest.raises(lockfast.StaleFence):  # a refused write does not lower the mark
         guard.write(older, "DEL", key)
     assert client.exists(key)
 
 
-def test_any_command_that_writes_one_key(client, key):
+def test_any_command_that_writes_one_key_can_be_guarded(client, key):
     guard = RedisGuard(client)
     assert guard.write(7, "HSET", key, "name", "Ann", "age", 30, "part", 0.5, "raw", b"\0\xff")
     assert client.hgetall(key)[b"raw"] == b"\0\xff"
@@ -53,12 +53,12 @@ def test_any_command_that_writes_one_key(client, key):
     assert guard.write(7, "DEL", key) == 1
     assert guard.write(7, "RPUSH", key, "a", "b") == 2
     assert guard.write(7, "LPOP", key) == b"a"
-    assert guard.write(8, "SET", key, "x", "NX") is None  # it is there: Redis says nil
+    assert guard.write(8, "SET", key, "x", "NX") is None  # the key exists: Redis replies nil
     with pytest.raises(lockfast.StaleFence):
         guard.write(7, "DEL", key)
 
 
-def test_a_command_that_fails_writes_nothing_and_tells_why(client, key):
+def test_a_command_that_fails_writes_nothing_and_raises_its_error(client, key):
     import redis
 
     guard = RedisGuard(client)
@@ -70,7 +70,7 @@ def test_a_command_that_fails_writes_nothing_and_tells_why(client, key):
         guard.write(9, "NOSUCHCOMMAND", key)
 
 
-def test_a_server_that_forgot_the_script_is_sent_it(new_redis):
+def test_a_server_that_forgot_the_script_gets_its_source(new_redis):
     server = new_redis()
     with server.client() as client:
         guard = RedisGuard(client)
@@ -86,7 +86,7 @@ def test_a_server_that_forgot_the_script_is_sent_it(new_redis):
 
 @pytest.mark.parametrize("decode", [True, False])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_asyncio_awaits_it(new_redis, key, decode, protocol):
+def test_an_asyncio_client_awaits_the_result(new_redis, key, decode, protocol):
     from redis.asyncio import Redis
 
     server = new_redis()
@@ -94,8 +94,8 @@ def test_asyncio_awaits_it(new_redis, key, decode, protocol):
     async def main() -> None:
         async with Redis(port=server.port, decode_responses=decode, protocol=protocol) as client:
             guard = RedisGuard(client)
-            said = await guard.write(9, "SET", key, "of 9")  # the server does not know it yet
-            assert said == ("OK" if decode else b"OK")
+            reply = await guard.write(9, "SET", key, "of 9")  # the script is new to the server
+            assert reply == ("OK" if decode else b"OK")
             assert await guard.write(9, "APPEND", key, "!") == 5
             with pytest.raises(lockfast.StaleFence) as caught:
                 await guard.write(7, "SET", key, "stale")
@@ -108,7 +108,7 @@ def test_asyncio_awaits_it(new_redis, key, decode, protocol):
     asyncio.run(main())
 
 
-def test_a_mark_stays_or_ends_as_was_asked(client, key):
+def test_a_mark_expires_only_if_keep_is_passed(client, key):
     mark = mark_of(key)
     RedisGuard(client).write(7, "SET", key, "x")
     assert client.ttl(mark) == -1
@@ -123,15 +123,15 @@ def test_a_mark_stays_or_ends_as_was_asked(client, key):
     assert client.ttl(mark) == -1
 
 
-def test_many_at_once_end_with_the_highest(redis_server, key):
-    """The value tells its fence; whoever wrote last must have had the highest."""
+def test_after_concurrent_writers_the_highest_fence_remains(redis_server, key):
+    """Each value is its fence, so the last write must be the one with the highest."""
     fences = list(range(1, 201))
     random.Random(7).shuffle(fences)
     refused: list[int] = []
 
-    def writer(mine: list[int]) -> None:
+    def writer(own: list[int]) -> None:
         with redis_server.client() as client:
-            for fence in mine:
+            for fence in own:
                 try:
                     RedisGuard(client).write(fence, "SET", key, fence)
                 except lockfast.StaleFence as error:
@@ -173,7 +173,7 @@ def test_on_a_cluster_key_and_mark_share_a_slot(cluster, name):
 
 @pytest.fixture(scope="module")
 def cluster(redis_server: Any) -> Any:
-    """One node that has all slots, and checks them."""
+    """A Cluster of one node, which owns all slots and refuses commands across slots."""
     from lab.servers.redis_server import RedisServer
 
     server = RedisServer().start("--cluster-enabled", "yes")
@@ -185,7 +185,7 @@ def cluster(redis_server: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["a}b", "{}a", "}{", "{}{a}"])
-def test_a_key_whose_slot_no_other_key_can_have_needs_a_mark_of_yours(cluster, name):
+def test_a_key_whose_slot_no_mark_can_share_is_refused_without_an_explicit_mark(cluster, name):
     guard = RedisGuard(cluster)
     with pytest.raises(lockfast.ConfigurationError, match="hash tag"):
         guard.write(9, "SET", name, "x")
@@ -206,7 +206,7 @@ def test_keys_that_belong_together_share_a_mark(client, key):
         guard.write(9, "SET", key, "x", mark=key)
 
 
-def test_foreign_data_in_the_place_of_a_mark_is_not_overwritten(client, key):
+def test_foreign_data_under_the_name_of_a_mark_is_not_overwritten(client, key):
     import redis
 
     client.set(mark_of(key), "not a number")
@@ -220,13 +220,13 @@ def test_foreign_data_in_the_place_of_a_mark_is_not_overwritten(client, key):
 
 
 @pytest.mark.parametrize("wrong", [{"key": ""}, {"key": b"a"}, {"command": ""}, {"command": 7}])
-def test_what_cannot_be_meant_is_refused(client, wrong):
-    said = {"command": "SET", "key": "a"} | wrong
+def test_an_invalid_key_or_command_is_refused(client, wrong):
+    arguments = {"command": "SET", "key": "a"} | wrong
     with pytest.raises(lockfast.ConfigurationError):
-        RedisGuard(client).write(7, said["command"], said["key"], "x")
+        RedisGuard(client).write(7, arguments["command"], arguments["key"], "x")
 
 
 @pytest.mark.parametrize("keep", [0, -1, "5", True, float("inf")])
-def test_a_time_that_cannot_be_meant_is_refused(client, keep):
+def test_an_invalid_keep_is_refused(client, keep):
     with pytest.raises(lockfast.ConfigurationError, match="keep"):
         RedisGuard(client, keep=keep)

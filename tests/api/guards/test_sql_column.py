@@ -1,4 +1,4 @@
-"""Rows that carry their own fence: the words that FenceColumn gives, on real databases."""
+"""Rows that carry their own fence: the SQL fragments of `FenceColumn`, on real databases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockfast.guards import FenceColumn
 
 @pytest.fixture(autouse=True)
 def column(request: pytest.FixtureRequest) -> None:
-    """The table gets its column as a user's does: while rows are there already."""
+    """Add the column to a table that already has rows, as users do."""
     for fixture in {"database", "mariadb"} & set(request.fixturenames):
         database = request.getfixturevalue(fixture)
         connection = database.connect()
@@ -30,19 +30,19 @@ def fenced(database: Database) -> FenceColumn:
 def write(
     database: Database, connection: Any, fence: int, *, row: int = 1, value: str | None = None
 ) -> None:
-    """What a user writes."""
-    column, waiter = fenced(database), database.waiter
+    """Write a row as a user of `FenceColumn` would."""
+    column, placeholder = fenced(database), database.placeholder
     cursor = database.run(
         connection,
-        f"UPDATE {database.data} SET value = {waiter('value')}, {column.assign} "
-        f"WHERE id = {waiter('row')} AND {column.where}",
+        f"UPDATE {database.data} SET value = {placeholder('value')}, {column.assign} "
+        f"WHERE id = {placeholder('row')} AND {column.where}",
         value=value or f"of {fence}",
         row=row,
         fence=fence,
     )
     if cursor.rowcount == 0:
         found = database.run(
-            connection, column.look(database.data, f"id = {waiter('row')}"), row=row
+            connection, column.look(database.data, f"id = {placeholder('row')}"), row=row
         )
         column.check(f"row {row}", fence, found.fetchone())
 
@@ -61,7 +61,7 @@ def test_equal_and_higher_fences_write_and_a_lower_one_is_refused(database):
     assert database.value() == f"of {2**63 - 1}"
 
 
-def test_its_own_fence_may_write_again_another_value(database):
+def test_the_same_fence_may_write_another_value(database):
     connection = database.connect()
     write(database, connection, 7, value="one")
     write(database, connection, 7, value="two")
@@ -70,7 +70,7 @@ def test_its_own_fence_may_write_again_another_value(database):
 
 
 @pytest.mark.parametrize("found_rows", [True, False])
-def test_the_same_values_written_again_are_not_taken_for_stale(mariadb, found_rows):
+def test_writing_the_same_values_again_does_not_count_as_stale(mariadb, found_rows):
     from pymysql.constants import CLIENT
 
     connection = mariadb.connect(client_flag=CLIENT.FOUND_ROWS if found_rows else 0)
@@ -81,20 +81,20 @@ def test_the_same_values_written_again_are_not_taken_for_stale(mariadb, found_ro
         write(mariadb, connection, 6)
 
 
-def test_a_row_that_is_gone_is_refused_and_said(database):
+def test_a_write_to_a_missing_row_is_refused_with_its_name(database):
     with pytest.raises(lockfast.StaleFence) as caught:
         write(database, database.connect(), 7, row=2)
     assert caught.value.seen is None and caught.value.name == "row 2"
 
 
-def test_who_looked_before_the_other_wrote_is_still_refused(mariadb):
-    """REPEATABLE READ shows it the old fence in a plain SELECT, which is why `look` locks."""
+def test_a_transaction_with_an_old_snapshot_is_refused_too(mariadb):
+    """REPEATABLE READ shows the old fence in a plain SELECT, which is why `look` locks."""
     one, other = mariadb.connect(), mariadb.connect()
     mariadb.begin(other, REPEATABLE_READ)
     write(mariadb, one, 9)
     one.commit()
     seen = mariadb.run(other, f"SELECT fence FROM {mariadb.data} WHERE id = 1").fetchone()
-    assert seen == (0,), "the trap is not there, and the test shows nothing"
+    assert seen == (0,), "the plain SELECT is not stale: this test proves nothing"
     with pytest.raises(lockfast.StaleFence) as caught:
         write(mariadb, other, 7)
     assert caught.value.seen == 9
@@ -102,15 +102,19 @@ def test_who_looked_before_the_other_wrote_is_still_refused(mariadb):
 
 @pytest.mark.parametrize("isolation", [READ_COMMITTED, REPEATABLE_READ, "SERIALIZABLE"])
 @pytest.mark.parametrize("first, second", [(7, 9), (9, 7), (9, 9)])
-def test_two_at_once_end_with_the_data_of_the_higher_fence(database, first, second, isolation):
-    told = race(
-        database, isolation, first, second, lambda link, fence: write(database, link, fence)
+def test_of_two_concurrent_writers_the_higher_fence_remains(database, first, second, isolation):
+    refusal = race(
+        database,
+        isolation,
+        first,
+        second,
+        lambda connection, fence: write(database, connection, fence),
     )
     assert database.value() == f"of {max(first, second)}"
     if second < first:
-        assert isinstance(told, lockfast.StaleFence) and told.seen == first
+        assert isinstance(refusal, lockfast.StaleFence) and refusal.seen == first
     else:
-        assert told is None
+        assert refusal is None
 
 
 @pytest.mark.parametrize(
@@ -121,14 +125,14 @@ def test_two_at_once_end_with_the_data_of_the_higher_fence(database, first, seco
         ("qmark", "mark = ?", "mark <= ?"),
     ],
 )
-def test_the_words_in_each_style(style, assign, where):
+def test_the_fragments_use_the_placeholders_of_each_style(style, assign, where):
     column = FenceColumn("sqlite", style=style, column="mark")
     assert (column.assign, column.where) == (assign, where)
     assert column.ddl == "mark BIGINT NOT NULL DEFAULT 0"
     assert column.look("s.t", "id = ?") == "SELECT mark FROM s.t WHERE id = ?"
 
 
-def test_question_marks_take_the_fence_twice(tmp_path):
+def test_positional_placeholders_take_the_fence_twice(tmp_path):
     column = FenceColumn("sqlite", style="qmark")
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.execute(f"CREATE TABLE account (id INTEGER PRIMARY KEY, balance INT, {column.ddl})")
@@ -144,7 +148,7 @@ def test_question_marks_take_the_fence_twice(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a;b", "a'b", "a.b", "1a", "x" * 64, None])
-def test_a_column_is_a_plain_name(name):
+def test_a_column_or_table_must_be_a_plain_identifier(name):
     with pytest.raises(lockfast.ConfigurationError, match="column="):
         FenceColumn("sqlite", style="named", column=name)
     with pytest.raises(lockfast.ConfigurationError, match="table="):

@@ -1,4 +1,4 @@
-"""The table of marks: on real databases, in the user's own transactions, beside other writers."""
+"""The table of marks on real databases, in the user's transactions, with concurrent writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = [
     "back\\slash'",
     "100 %, %s, %(name)s, :name, ?",
     "'; DROP TABLE marks; --",
-    "保'; --",  # its bytes end a quoted text for who takes them for GBK
+    "保'; --",  # read as GBK, its bytes end a quoted string
     "Straße ☂ 🔒",
     "line\nline\ttab\r",
     "x" * 1000,
@@ -62,18 +62,18 @@ def test_equal_and_higher_fences_write_and_a_lower_one_is_refused(database):
     assert database.value() == f"of {2**63 - 1}"
 
 
-def test_a_refused_one_does_not_lower_the_mark(database):
+def test_a_refused_write_does_not_lower_the_mark(database):
     connection = database.connect()
     guarded(database, connection, 9)
     for _ in range(2):
         with pytest.raises(lockfast.StaleFence):
             guarded(database, connection, 7)
-        connection.commit()  # even then
+        connection.commit()  # even if the user commits after the refusal
     with pytest.raises(lockfast.StaleFence):
         guarded(database, connection, 8)
 
 
-def test_what_is_rolled_back_leaves_no_mark(database):
+def test_a_rolled_back_transaction_leaves_no_mark(database):
     connection = database.connect()
     write(database, connection, 9)
     connection.rollback()
@@ -85,44 +85,48 @@ def test_what_is_rolled_back_leaves_no_mark(database):
 @pytest.mark.parametrize("known", [True, False], ids=["known name", "new name"])
 @pytest.mark.parametrize("isolation", [READ_COMMITTED, REPEATABLE_READ, "SERIALIZABLE"])
 @pytest.mark.parametrize("first, second", [(7, 9), (9, 7), (9, 9)])
-def test_two_at_once_end_with_the_data_of_the_higher_fence(
+def test_of_two_concurrent_writers_the_higher_fence_remains(
     database, first, second, isolation, known
 ):
     if known:
         connection = database.connect()
         write(database, connection, 1)
         connection.commit()
-    told = race(
-        database, isolation, first, second, lambda link, fence: write(database, link, fence)
+    refusal = race(
+        database,
+        isolation,
+        first,
+        second,
+        lambda connection, fence: write(database, connection, fence),
     )
     assert database.value() == f"of {max(first, second)}"
     if second < first:
-        assert isinstance(told, lockfast.StaleFence) and told.seen == first
+        assert isinstance(refusal, lockfast.StaleFence) and refusal.seen == first
     else:
-        assert told is None
+        assert refusal is None
 
 
 @pytest.mark.parametrize("fence", [7, 8], ids=["the same fence", "a higher fence"])
-def test_who_checked_keeps_others_out_until_it_commits(database, fence):
+def test_a_checked_transaction_excludes_others_until_it_commits(database, fence):
     one, other = database.connect(), database.connect()
     guarded(database, one, 7)
     one.commit()
-    guarded(database, one, 7)  # changes nothing, and must lock all the same
-    database.impatient(other)
-    with pytest.raises(database.again):
+    guarded(database, one, 7)  # changes nothing, but must lock all the same
+    database.shorten_lock_wait(other)
+    with pytest.raises(database.retry_errors):
         guarded(database, other, fence)
     other.rollback()
     one.commit()
     guarded(database, other, fence)
 
 
-def test_resources_do_not_wait_for_each_other(postgresql):
+def test_different_names_do_not_wait_for_each_other(postgresql):
     one, other = postgresql.connect(), postgresql.connect()
     guarded(postgresql, one, 9, "one")
     guarded(postgresql, other, 7, "other")
 
 
-def test_an_error_of_serialization_passes_through(postgresql):
+def test_a_serialization_failure_passes_through(postgresql):
     import psycopg
 
     one, other = postgresql.connect(), postgresql.connect()
@@ -140,7 +144,7 @@ AUTOCOMMIT = {
 }
 
 
-def test_in_autocommit_it_refuses_because_it_would_guard_nothing(database):
+def test_a_connection_in_autocommit_is_refused(database):
     connection = database.connect(**AUTOCOMMIT[database.kind])
     with pytest.raises(lockfast.ConfigurationError, match="begin a transaction"):
         guarded(database, connection, 7)
@@ -149,7 +153,7 @@ def test_in_autocommit_it_refuses_because_it_would_guard_nothing(database):
     database.run(connection, "ROLLBACK")
 
 
-def test_names_are_only_names(database):
+def test_names_with_special_characters_work(database):
     connection = database.connect()
     for number, name in enumerate(NAMES, 10):
         guarded(database, connection, number, name)
@@ -162,15 +166,15 @@ def test_names_are_only_names(database):
     assert rows == (len(NAMES),)
 
 
-@pytest.mark.parametrize("twins", [("a", "A"), ("e\u0301", "\xe9"), ("a", "a "), ("ss", "ß")])
-def test_names_that_look_alike_are_two(database, twins):
+@pytest.mark.parametrize("pair", [("a", "A"), ("e\u0301", "\xe9"), ("a", "a "), ("ss", "ß")])
+def test_names_that_look_alike_are_different(database, pair):
     connection = database.connect()
-    guarded(database, connection, 9, twins[0])
-    guarded(database, connection, 7, twins[1])
+    guarded(database, connection, 9, pair[0])
+    guarded(database, connection, 7, pair[1])
 
 
 @pytest.mark.parametrize("charset", ["latin1", "gbk", "utf8mb4"])
-def test_a_name_is_the_same_whatever_the_connection_speaks(mariadb, charset):
+def test_a_name_does_not_depend_on_the_connection_charset(mariadb, charset):
     connection = mariadb.connect()
     for name in NAMES:
         guarded(mariadb, connection, 9, name)
@@ -182,14 +186,14 @@ def test_a_name_is_the_same_whatever_the_connection_speaks(mariadb, charset):
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 1001, 7, None, b"a"])
-def test_a_name_that_cannot_be_meant_is_refused(name, tmp_path):
+def test_an_invalid_name_is_refused(name, tmp_path):
     connection = sqlite3.connect(tmp_path / "a.db")
     with pytest.raises(lockfast.ConfigurationError):
         SqlGuard(connection).check(name, 7)
     connection.close()
 
 
-def test_it_asks_on_a_cursor_of_its_own_when_it_is_given_one(database):
+def test_a_guard_on_a_cursor_leaves_the_rows_of_that_cursor_alone(database):
     cursor = database.run(database.connect(), f"SELECT value FROM {database.data}")
     guard = SqlGuard(cursor, table=database.marks)
     guard.check("report", 9)
@@ -198,7 +202,7 @@ def test_it_asks_on_a_cursor_of_its_own_when_it_is_given_one(database):
         guard.check("report", 7)
 
 
-def test_rows_may_be_dicts(mariadb, postgresql):
+def test_rows_may_be_dicts_or_scalars(mariadb, postgresql):
     import psycopg
     import pymysql
 
@@ -214,7 +218,7 @@ def test_rows_may_be_dicts(mariadb, postgresql):
         connection.rollback()
 
 
-def test_asyncio_executes_the_statements_itself(postgresql):
+def test_asyncio_code_executes_the_statements_of_fence_table(postgresql):
     import psycopg
 
     table = FenceTable("postgresql", style="pyformat", table=postgresql.marks)
@@ -239,7 +243,7 @@ def test_asyncio_executes_the_statements_itself(postgresql):
 
 
 @pytest.mark.parametrize("style", ["named", "qmark"])
-def test_the_styles_of_parameters(style, tmp_path):
+def test_fence_table_supports_each_placeholder_style(style, tmp_path):
     table = FenceTable("sqlite", style=style)
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.execute(table.ddl)
@@ -255,12 +259,12 @@ def test_the_styles_of_parameters(style, tmp_path):
     connection.close()
 
 
-def test_mysql_gets_the_words_of_mariadb():
+def test_mysql_gets_the_statements_of_mariadb():
     ours, theirs = (FenceTable(name, style="pyformat") for name in ("mariadb", "mysql"))
     assert ours.ddl == theirs.ddl and ours.steps("a", 1) == theirs.steps("a", 1)
 
 
-def test_a_table_in_a_schema(postgresql):
+def test_a_table_may_have_a_schema(postgresql):
     connection = postgresql.connect()
     guard = SqlGuard(connection, table=f"public.{postgresql.marks}")
     guard.check("report", 9)
@@ -288,7 +292,7 @@ def test_a_table_in_a_schema(postgresql):
         "a\n",
     ],
 )
-def test_a_table_is_a_plain_name(table):
+def test_a_table_must_be_a_plain_identifier(table):
     with pytest.raises(lockfast.ConfigurationError, match="table="):
         FenceTable("sqlite", style="named", table=table)
 
@@ -302,7 +306,7 @@ def test_an_unknown_dialect_style_or_driver_is_refused():
         SqlGuard(object())
 
 
-def test_a_mark_that_is_no_number_is_refused():
+def test_a_mark_that_is_no_int_is_refused():
     table = FenceTable("sqlite", style="named")
     with pytest.raises(lockfast.ConfigurationError, match="str in the database"):
         table.check("report", 7, ("9",))

@@ -1,4 +1,4 @@
-"""The command in this process, on every store that there is."""
+"""Fixtures: the command, run in this process, on every store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from operator_commands import Need, Operator, Said
+from operator_commands import Command, Need, Result
 from test_conformance import LACKS, STORES
 
 import lockfast
@@ -14,20 +14,20 @@ from lockfast.cli.main import main
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Operator:
-    """``lockfast`` with these words: its exit code, and what it wrote."""
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run ``lockfast`` with these arguments; return its exit code and output."""
 
-    def say(*words: object) -> Said:
-        code = main([str(word) for word in words])
+    def command(*arguments: object) -> Result:
+        code = main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
-        return Said(code, out, err)
+        return Result(code, out, err)
 
-    return say
+    return command
 
 
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh store of every kind, where the command looks for one."""
+    """A fresh store of every kind, set as $LOCKFAST_URL."""
     url = str(STORES[request.param][1](tmp_path, request.getfixturevalue))
     monkeypatch.setenv("LOCKFAST_URL", url)
     return url
@@ -41,7 +41,7 @@ def client(url: str) -> Iterator[lockfast.Client]:
 
 @pytest.fixture
 def need(request: pytest.FixtureRequest, url: str) -> Need:
-    """Leave the test out on a store that does not give this, as its capabilities say."""
+    """Skip the test on a store that lacks this primitive."""
 
     def need(primitive: str) -> None:
         store = request.node.callspec.params["url"]

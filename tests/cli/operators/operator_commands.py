@@ -1,4 +1,4 @@
-"""What an operator says, and hears."""
+"""The command as tests call it, and its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     code: int
     out: str
     err: str
@@ -17,5 +17,5 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-Operator = Callable[..., Said]
+Command = Callable[..., Result]
 Need = Callable[[str], None]

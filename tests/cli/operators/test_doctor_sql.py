@@ -1,4 +1,4 @@
-"""`lockfast doctor` before real databases, each in the state that is to be found."""
+"""`lockfast doctor` on real databases, each in the state to be detected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from doctor_reports import Verdict
-from operator_commands import Operator
+from operator_commands import Command
 
 from lab.servers.programs import program
 
@@ -28,9 +28,9 @@ def until(is_so: Callable[[], object], what: str) -> None:
 
 
 @contextlib.contextmanager
-def running(*words: str) -> Iterator[None]:
+def running(*command: str) -> Iterator[None]:
     process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         yield
@@ -44,40 +44,40 @@ def running(*words: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def careful_postgres(postgres_server: Any) -> Iterator[Any]:
-    """One that keeps what it is told, and has few connections."""
+    """A durable server with few connections."""
     from lab.servers.postgres_server import PostgresServer
 
     server = PostgresServer()
     settings = ("fsync=on", "full_page_writes=on", "max_connections=12")
-    yield server.start(*(word for setting in settings for word in ("-c", setting)))
+    yield server.start(*(part for setting in settings for part in ("-c", setting)))
     server.stop()
 
 
-def test_a_postgres_that_keeps_what_it_is_told_is_fit(say: Operator, careful_postgres: Any) -> None:
-    found = Verdict(say, careful_postgres.url)
+def test_a_durable_postgres_is_fit(command: Command, careful_postgres: Any) -> None:
+    found = Verdict(command, careful_postgres.url)
     assert (found.code, found.faults) == (0, [])
     assert found.levels("persistence") == found.levels("rights") == found.levels("clock") == {"ok"}
     assert found.levels("replicas") == {"note"} and "PostgreSQL" in found.text("version")
 
 
-def test_fsync_off_is_bad(say: Operator, postgres_server: Any) -> None:
-    found = Verdict(say, postgres_server.url)
+def test_fsync_off_is_bad(command: Command, postgres_server: Any) -> None:
+    found = Verdict(command, postgres_server.url)
     assert (found.code, found.levels("persistence")) == (1, {"bad"})
     assert "fsync is off" in found.text("persistence")
 
 
-def test_what_postgres_may_forget_or_never_cleans_up_is_a_warning(
-    say: Operator, careful_postgres: Any
+def test_settings_that_may_lose_rows_or_never_vacuum_are_a_warning(
+    command: Command, careful_postgres: Any
 ) -> None:
     call = careful_postgres.call
-    Verdict(say, careful_postgres.url)  # the tables are there now
+    Verdict(command, careful_postgres.url)  # creates the tables
     call("ALTER ROLE postgres SET synchronous_commit = off")
     call("ALTER TABLE lockfast_names SET UNLOGGED")
     call("ALTER SYSTEM SET autovacuum = off")
     call("SELECT pg_reload_conf()")
     try:
-        until(lambda: call("SHOW autovacuum") == [("off",)], "it did not hear")
-        found = Verdict(say, careful_postgres.url)
+        until(lambda: call("SHOW autovacuum") == [("off",)], "the setting was not reloaded")
+        found = Verdict(command, careful_postgres.url)
         assert found.code == 0 and found.levels("persistence") == {"warn"}
         assert "synchronous_commit" in found.text("persistence")
         assert "lockfast_names" in found.text("persistence")
@@ -89,8 +89,8 @@ def test_what_postgres_may_forget_or_never_cleans_up_is_a_warning(
         call("SELECT pg_reload_conf()")
 
 
-def test_a_standby_that_nobody_waits_for_is_a_warning(
-    say: Operator, careful_postgres: Any, tmp_path: Path
+def test_an_asynchronous_standby_is_a_warning(
+    command: Command, careful_postgres: Any, tmp_path: Path
 ) -> None:
     receiver = program("pg_receivewal")
     if receiver is None:
@@ -109,47 +109,50 @@ def test_a_standby_that_nobody_waits_for_is_a_warning(
         str(tmp_path),
     ):
         count = "SELECT count(*) FROM pg_stat_replication"
-        until(lambda: careful_postgres.call(count) == [(1,)], "nobody replicates")
-        assert Verdict(say, careful_postgres.url).levels("replicas") == {"warn"}
-        # pg_receivewal acknowledges nothing that it has not written: no lock waits for it in vain.
+        until(lambda: careful_postgres.call(count) == [(1,)], "no replication")
+        assert Verdict(command, careful_postgres.url).levels("replicas") == {"warn"}
+        # pg_receivewal acknowledges only what it has written, so commits do wait for the disk.
         careful_postgres.call("ALTER SYSTEM SET synchronous_standby_names = 'pg_receivewal'")
         careful_postgres.call("SELECT pg_reload_conf()")
         try:
             name = "SHOW synchronous_standby_names"
-            until(lambda: careful_postgres.call(name) == [("pg_receivewal",)], "it did not hear")
-            assert Verdict(say, careful_postgres.url).levels("replicas") == {"ok"}
+            until(
+                lambda: careful_postgres.call(name) == [("pg_receivewal",)],
+                "the setting was not reloaded",
+            )
+            assert Verdict(command, careful_postgres.url).levels("replicas") == {"ok"}
         finally:
             careful_postgres.call("ALTER SYSTEM RESET synchronous_standby_names")
             careful_postgres.call("SELECT pg_reload_conf()")
 
 
-def test_few_connections_left_are_a_warning(say: Operator, careful_postgres: Any) -> None:
-    with contextlib.ExitStack() as many:
+def test_few_connections_left_are_a_warning(command: Command, careful_postgres: Any) -> None:
+    with contextlib.ExitStack() as connections:
         for _ in range(8):
-            many.enter_context(careful_postgres.connect())
-        assert Verdict(say, careful_postgres.url).levels("connections") == {"warn"}
+            connections.enter_context(careful_postgres.connect())
+        assert Verdict(command, careful_postgres.url).levels("connections") == {"warn"}
 
 
-def test_a_postgres_that_only_reads_is_bad(say: Operator, careful_postgres: Any) -> None:
+def test_a_read_only_postgres_is_bad(command: Command, careful_postgres: Any) -> None:
     careful_postgres.call("CREATE ROLE reader LOGIN")
     careful_postgres.call("ALTER ROLE reader SET default_transaction_read_only = on")
-    found = Verdict(say, careful_postgres.url.replace("postgres@", "reader@"))
+    found = Verdict(command, careful_postgres.url.replace("postgres@", "reader@"))
     assert (found.code, found.levels("contact")) == (1, {"bad"})
     assert "read-only" in found.text("contact")
 
 
-def test_rights_that_are_missing_in_postgres_are_bad(say: Operator, postgres_server: Any) -> None:
+def test_missing_permissions_in_postgres_are_bad(command: Command, postgres_server: Any) -> None:
     postgres_server.call("DROP TABLE IF EXISTS lockfast_names, lockfast_rows")
     postgres_server.call("DROP ROLE IF EXISTS nobody")
     postgres_server.call("CREATE ROLE nobody LOGIN")
-    found = Verdict(say, postgres_server.url.replace("postgres@", "nobody@"))
+    found = Verdict(command, postgres_server.url.replace("postgres@", "nobody@"))
     assert found.code == 1 and "bad" in found.levels("contact") | found.levels("rights")
-    said = found.text("contact") + found.text("rights")
-    assert "permission denied" in said and "docs/postgresql.md" in said
+    text = found.text("contact") + found.text("rights")
+    assert "permission denied" in text and "docs/postgresql.md" in text
 
 
-def test_pgbouncer_in_transaction_mode_is_a_note(say: Operator, pgbouncer_server: Any) -> None:
-    found = Verdict(say, pgbouncer_server.url)
+def test_pgbouncer_in_transaction_mode_is_a_note(command: Command, pgbouncer_server: Any) -> None:
+    found = Verdict(command, pgbouncer_server.url)
     assert found.levels("pooler") == {"note"} and found.levels("rights") == {"ok"}
 
 
@@ -170,95 +173,95 @@ def setting(mariadb_server: Any) -> Iterator[Callable[[str, object], None]]:
         mariadb_server.call(f"SET GLOBAL {name} = {value}")
 
 
-def test_a_mariadb_that_keeps_what_it_is_told_is_fit(
-    say: Operator, mariadb_server: Any, setting: Callable[[str, object], None]
+def test_a_durable_mariadb_is_fit(
+    command: Command, mariadb_server: Any, setting: Callable[[str, object], None]
 ) -> None:
-    assert Verdict(say, mariadb_server.url).levels("persistence") == {"warn"}
+    assert Verdict(command, mariadb_server.url).levels("persistence") == {"warn"}
     setting("innodb_flush_log_at_trx_commit", 1)
-    found = Verdict(say, mariadb_server.url)
+    found = Verdict(command, mariadb_server.url)
     assert (found.code, found.faults) == (0, [])
     assert found.levels("persistence") == found.levels("rights") == found.levels("clock") == {"ok"}
     kind = "MySQL" if mariadb_server.is_mysql else "MariaDB"
     assert kind in found.text("version") and found.levels("version") == {"ok"}
 
 
-def test_a_mariadb_that_only_reads_is_bad(
-    say: Operator, mariadb_server: Any, setting: Callable[[str, object], None]
+def test_a_read_only_mariadb_is_bad(
+    command: Command, mariadb_server: Any, setting: Callable[[str, object], None]
 ) -> None:
     setting("read_only", 1)
-    found = Verdict(say, mariadb_server.url)
+    found = Verdict(command, mariadb_server.url)
     assert (found.code, found.levels("contact")) == (1, {"bad"})
     assert "read-only" in found.text("contact")
 
 
 def test_few_connections_of_mariadb_left_are_a_warning(
-    say: Operator, mariadb_server: Any, setting: Callable[[str, object], None]
+    command: Command, mariadb_server: Any, setting: Callable[[str, object], None]
 ) -> None:
     setting("max_connections", 10)
-    with contextlib.ExitStack() as many:
+    with contextlib.ExitStack() as connections:
         for _ in range(7):
-            many.enter_context(mariadb_server.connect())
-        assert Verdict(say, mariadb_server.url).levels("connections") == {"warn"}
+            connections.enter_context(mariadb_server.connect())
+        assert Verdict(command, mariadb_server.url).levels("connections") == {"warn"}
 
 
-def test_what_others_execute_there_does_not_spoil_the_examination(
-    say: Operator, mariadb_server: Any
+def test_statements_of_other_users_do_not_break_the_checks(
+    command: Command, mariadb_server: Any
 ) -> None:
     with mariadb_server.connect(charset="utf8mb4") as stranger:
         slow = threading.Thread(target=stranger.query, args=["DO SLEEP(2) /* \N{GRINNING FACE} */"])
         slow.start()
         time.sleep(0.2)
-        assert Verdict(say, mariadb_server.url).levels("replicas") == {"note"}
+        assert Verdict(command, mariadb_server.url).levels("replicas") == {"note"}
         assert slow.is_alive()
         slow.join()
 
 
-def test_rights_that_are_missing_in_mariadb_are_bad(say: Operator, mariadb_server: Any) -> None:
+def test_missing_permissions_in_mariadb_are_bad(command: Command, mariadb_server: Any) -> None:
     mariadb_server.call("DROP USER IF EXISTS reader@127.0.0.1")
     mariadb_server.call("CREATE USER reader@127.0.0.1")
     mariadb_server.call(f"GRANT SELECT ON {mariadb_server.database}.* TO reader@127.0.0.1")
     with mariadb_server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS lockfast_names, lockfast_rows")
-    found = Verdict(say, mariadb_server.url.replace("root@", "reader@"))
+    found = Verdict(command, mariadb_server.url.replace("root@", "reader@"))
     assert found.code == 1
-    said = found.text("contact") + found.text("rights")
-    assert "denied" in said and "docs/mysql.md" in said
+    text = found.text("contact") + found.text("rights")
+    assert "denied" in text and "docs/mysql.md" in text
 
 
-def test_a_binlog_of_statements_is_bad_and_a_replica_is_seen(
-    say: Operator, mariadb_server: Any
+def test_a_statement_binlog_is_bad_and_a_replica_is_detected(
+    command: Command, mariadb_server: Any
 ) -> None:
     from lab.servers.mariadb_server import MariaDBServer
 
     if mariadb_server.is_mysql:
-        pytest.skip("its log has another reader")
+        pytest.skip("MySQL has another tool to read the log")
     server = MariaDBServer()
     server.start("--log-bin=log", "--server-id=1", "--binlog-format=STATEMENT")
     reader = str(program("mariadbd")).replace("/sbin/mariadbd", "/bin/mariadb-binlog")
     try:
-        words = (
+        options = (
             "--read-from-remote-server --stop-never --raw --host=127.0.0.1 --user=root log.000001"
         )
         with running(
             *(reader, "--no-defaults", f"--port={server.port}"),
             f"--result-file={server.folder}/copy",
-            *words.split(),
+            *options.split(),
         ):
             count = (
                 "SELECT COUNT(*) FROM information_schema.processlist"
                 " WHERE command LIKE 'Binlog Dump%%'"
             )
-            until(lambda: server.call(count) == ((1,),), "nobody reads the log")
-            found = Verdict(say, server.url)
+            until(lambda: server.call(count) == ((1,),), "no replica reads the log")
+            found = Verdict(command, server.url)
             assert found.levels("replicas") == {"warn"}
             assert (found.code, found.levels("binlog")) == (1, {"bad"})
     finally:
         server.stop()
 
 
-def test_a_node_of_galera_is_bad(say: Operator, mariadb_server: Any) -> None:
+def test_a_node_of_galera_is_bad(command: Command, mariadb_server: Any) -> None:
     if mariadb_server.is_mysql:
-        pytest.skip("there is no such MySQL")
+        pytest.skip("Galera is for MariaDB only")
     from lab.servers.mariadb_server import MariaDBServer
     from lab.servers.own_server import _free_port
 
@@ -277,7 +280,7 @@ def test_a_node_of_galera_is_bad(say: Operator, mariadb_server: Any) -> None:
         "--binlog-format=ROW",
     )
     try:
-        found = Verdict(say, node.url)
+        found = Verdict(command, node.url)
         assert (found.code, found.levels("contact")) == (1, {"bad"})
         assert "Galera" in found.text("contact")
     finally:

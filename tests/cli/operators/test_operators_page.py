@@ -1,4 +1,4 @@
-"""docs/operators.md is true: its commands end as it says, its tables and fields are real."""
+"""docs/operators.md agrees with the command: exit codes, tables and JSON fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import lockfast
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operators.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operators.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^\$ (.*?)(?:    # exit (\d+))?$", "".join(BLOCKS), re.MULTILINE)
 FENCE = "1763282507123456"
@@ -25,7 +25,7 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[tuple[dict[str, str], int]]:
-    """Somebody holds what the page speaks of, and somebody waits for it; the fence of the hold."""
+    """Hold the name used on the page, with a waiter; yield the environment and the fence."""
     programs = tmp_path / "programs"
     programs.mkdir()
     command = programs / "lockfast"
@@ -38,12 +38,12 @@ def scene(tmp_path: Path) -> Iterator[tuple[dict[str, str], int]]:
         "LOCKFAST_URL": f"sqlite://{tmp_path}/locks.db",
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
-    words = [sys.executable, "-m", "lockfast", "run", "nightly-report"]
+    run = [sys.executable, "-m", "lockfast", "run", "nightly-report"]
     with lockfast.connect(environment["LOCKFAST_URL"]) as client:
         processes = []
         for label, count in (("import", "holders"), ("run sh", "waiters")):
             processes.append(
-                subprocess.Popen([*words, "--label", label, "--", "sleep", "600"], env=environment)
+                subprocess.Popen([*run, "--label", label, "--", "sleep", "600"], env=environment)
             )
             until = time.monotonic() + PATIENCE
             while not getattr(client.inspect("nightly-report"), count):
@@ -71,7 +71,7 @@ def ran(
 
 
 def shape(document: Any) -> Any:
-    """Which fields, of which kinds."""
+    """Fields and types of a JSON document."""
     if isinstance(document, dict):
         return {key: shape(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -83,7 +83,9 @@ def test_the_page_has_commands() -> None:
     assert len(COMMANDS) >= 12
 
 
-def test_its_commands_end_as_it_says(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+def test_the_commands_on_the_page_have_the_documented_exit_codes(
+    scene: tuple[dict[str, str], int], tmp_path: Path
+) -> None:
     for command, code in sorted(COMMANDS, key=lambda pair: " break " in pair[0]):
         done = ran(scene, tmp_path, command)
         assert done.returncode == int(code or 0), (command, done.stderr)
@@ -91,17 +93,21 @@ def test_its_commands_end_as_it_says(scene: tuple[dict[str, str], int], tmp_path
         assert done.stderr == "" or code, command
 
 
-def test_its_tables_are_the_real_ones(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+def test_the_tables_on_the_page_have_the_real_columns(
+    scene: tuple[dict[str, str], int], tmp_path: Path
+) -> None:
     for block in BLOCKS:
         (command, *lines) = block.splitlines()
         titles = [line.split() for line in lines if re.match(r" *[A-Z]{4,}\b", line)]
         if titles:
-            said = ran(scene, tmp_path, command.removeprefix("$ ")).stdout.splitlines()
-            real = [line.split() for line in said if re.match(r" *[A-Z]{4,}\b", line)]
+            output = ran(scene, tmp_path, command.removeprefix("$ ")).stdout.splitlines()
+            real = [line.split() for line in output if re.match(r" *[A-Z]{4,}\b", line)]
             assert real == titles
 
 
-def test_its_fields_are_the_real_ones(scene: tuple[dict[str, str], int], tmp_path: Path) -> None:
+def test_the_json_fields_on_the_page_are_the_real_ones(
+    scene: tuple[dict[str, str], int], tmp_path: Path
+) -> None:
     (written,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     real = json.loads(ran(scene, tmp_path, "lockfast show nightly-report --json").stdout)
     assert shape(real) == shape(json.loads(written))

@@ -1,4 +1,4 @@
-"""`lockfast watch` on every store: what is told of hand-overs, losses and the queue."""
+"""`lockfast watch` on every store: hand-overs, losses and changes of the queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 
 import lockfast
-from lockfast.cli.admin import Address, Desk
+from lockfast.cli.admin import Address, Admin
 from lockfast.cli.changes import Event, Watch, changes
 from lockfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
@@ -17,66 +17,67 @@ PATIENCE = 20.0
 
 @pytest.fixture
 def watch(client: lockfast.Client) -> Watch:
-    return Watch(Desk(client), Address("default", "job"), client.capabilities)
+    return Watch(Admin(client), Address("default", "job"), client.capabilities)
 
 
-def seen(watch: Watch, *wanted: str) -> list[Event]:
-    """Look until these were told, and nothing else."""
-    told: list[Event] = []
+def events_of(watch: Watch, *expected: str) -> list[Event]:
+    """Poll until exactly these events have been reported."""
+    events: list[Event] = []
     end = time.monotonic() + PATIENCE
-    while [event.what for event in told] != list(wanted):
-        assert time.monotonic() < end, [event.what for event in told]
-        told += watch.look()
+    while [event.what for event in events] != list(expected):
+        assert time.monotonic() < end, [event.what for event in events]
+        events += watch.poll()
         time.sleep(0.01)
-    return told
+    return events
 
 
-def test_what_happens_to_a_name_is_told(client: lockfast.Client, watch: Watch) -> None:
-    assert [event.what for event in watch.look()] == ["free"]
+def test_changes_of_a_name_are_reported(client: lockfast.Client, watch: Watch) -> None:
+    assert [event.what for event in watch.poll()] == ["free"]
     hold = client.lock("job", label="first").acquire()
-    (acquired,) = seen(watch, "acquired")
+    (acquired,) = events_of(watch, "acquired")
     assert acquired.holder is not None and acquired.holder.fence == hold.fence
-    assert "(first), fence" in watch.words(acquired)
+    assert "(first), fence" in watch.line(acquired)
     got: list[lockfast.Hold] = []
     heir = threading.Thread(
         target=lambda: got.append(client.lock("job", label="heir").acquire(timeout=PATIENCE)),
         daemon=True,
     )
     heir.start()
-    (waits,) = seen(watch, "waits")
+    (waits,) = events_of(watch, "waits")
     assert watch.document(waits)["waiter"]["label"] == "heir"
-    assert watch.look() == []
+    assert watch.poll() == []
     hold.release()
     heir.join(PATIENCE)
-    (passed,) = seen(watch, "passed")
-    told = watch.document(passed)
-    assert (told["previous"]["fence"], told["holder"]["fence"]) == (hold.fence, got[0].fence)
-    assert told["how"] == "ended" and "(first)" in watch.words(passed)
+    (passed,) = events_of(watch, "passed")
+    document = watch.document(passed)
+    assert document["previous"]["fence"] == hold.fence
+    assert document["holder"]["fence"] == got[0].fence
+    assert document["how"] == "ended" and "(first)" in watch.line(passed)
     assert client.lock("job", owner="late").try_acquire(timeout=0) is None
     got[0].release()
-    (ended,) = seen(watch, "ended")
-    assert "released" in watch.words(ended) and watch.document(ended)["holder"] is None
+    (ended,) = events_of(watch, "ended")
+    assert "released" in watch.line(ended) and watch.document(ended)["holder"] is None
 
 
-def test_who_gives_up_has_left(client: lockfast.Client, watch: Watch) -> None:
+def test_a_waiter_that_times_out_has_left(client: lockfast.Client, watch: Watch) -> None:
     with client.lock("job"):
-        watch.look()
+        watch.poll()
         hasty = threading.Thread(
             target=lambda: client.lock("job").try_acquire(timeout=1.0), daemon=True
         )
         hasty.start()
-        waits, left = seen(watch, "waits", "left")
+        waits, left = events_of(watch, "waits", "left")
         assert waits.waiter is not None and left.waiter is not None
         assert waits.waiter.who == left.waiter.who
         hasty.join(PATIENCE)
 
 
-# ---- what is said of two looks ---------------------------------------------------------------
+# ---- two inspections -------------------------------------------------------------------------
 
 A, B = Who("web1", 1, "MainThread"), Who("web2", 2, "MainThread")
 
 
-def looked(*holders: Holder, waiters: tuple[Waiter, ...] = (), now: float = 100.0) -> Snapshot:
+def snapshot(*holders: Holder, waiters: tuple[Waiter, ...] = (), now: float = 100.0) -> Snapshot:
     return Snapshot("default:job", 1, holders, waiters, now)
 
 
@@ -93,37 +94,37 @@ def held(who: Who, fence: int, remaining: float = 20.0) -> Holder:
         (held(A, 1, 20.0), 25.0, "lapsed", "lapsed"),
     ],
 )
-def test_a_hold_has_lapsed_only_if_its_lease_was_over(
+def test_a_hold_has_lapsed_only_if_its_lease_had_expired(
     before: Holder, passed: float | None, what: str, how: str
 ) -> None:
-    (event,) = changes(looked(before), looked(), passed)
+    (event,) = changes(snapshot(before), snapshot(), passed)
     assert (event.what, event.how) == (what, how)
 
 
-def test_a_hold_that_is_renewed_and_a_queue_that_stays_are_no_news() -> None:
+def test_a_renewed_hold_and_an_unchanged_queue_yield_no_events() -> None:
     waits = (Waiter(B, 1, 95.0, True),)
-    before = looked(held(A, 1, 10.0), waiters=waits)
-    assert list(changes(before, looked(held(A, 1, 20.0), waiters=waits, now=101.0), 1.0)) == []
+    before = snapshot(held(A, 1, 10.0), waiters=waits)
+    assert list(changes(before, snapshot(held(A, 1, 20.0), waiters=waits, now=101.0), 1.0)) == []
 
 
-def test_the_same_one_twice_in_the_queue_is_counted() -> None:
+def test_two_waiters_of_one_owner_are_counted_separately() -> None:
     twice = (Waiter(B, 1, 95.0, True),) * 2
-    events = changes(looked(waiters=twice), looked(held(B, 5), waiters=twice[:1]), 0.1)
+    events = changes(snapshot(waiters=twice), snapshot(held(B, 5), waiters=twice[:1]), 0.1)
     assert [event.what for event in events] == ["acquired"]  # one of them was served
-    events = changes(looked(waiters=twice), looked(held(A, 5)), 0.1)
+    events = changes(snapshot(waiters=twice), snapshot(held(A, 5)), 0.1)
     assert [event.what for event in events] == ["acquired", "left", "left"]
-    events = changes(looked(waiters=twice * 2), looked(waiters=twice[:1] * 3), 0.1)
+    events = changes(snapshot(waiters=twice * 2), snapshot(waiters=twice[:1] * 3), 0.1)
     assert [event.what for event in events] == ["left"]
 
 
-def test_a_queue_whose_times_are_told_a_little_differently_is_no_news() -> None:
+def test_slightly_different_start_times_of_waiters_yield_no_events() -> None:
     before, after = ((Waiter(B, 1, since, True),) for since in (95.0, 95.001))
-    assert list(changes(looked(waiters=before), looked(waiters=after), 0.1)) == []
+    assert list(changes(snapshot(waiters=before), snapshot(waiters=after), 0.1)) == []
 
 
-def test_of_several_holds_each_is_told() -> None:
-    before = looked(held(A, 1), held(A, 2))
-    after = looked(held(A, 2), held(B, 3), held(B, 4))
+def test_each_of_the_changed_holds_is_reported() -> None:
+    before = snapshot(held(A, 1), held(A, 2))
+    after = snapshot(held(A, 2), held(B, 3), held(B, 4))
     assert [
         (event.what, event.holder and event.holder.fence) for event in changes(before, after, 0.1)
     ] == [
@@ -133,7 +134,7 @@ def test_of_several_holds_each_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("can", "how", "words"),
+    ("can", "how", "text"),
     [
         (Capabilities("redis", "network"), "ended", "(released or broken)"),
         (
@@ -146,31 +147,31 @@ def test_of_several_holds_each_is_told() -> None:
             "ended",
             "(released, broken, or its session ended)",
         ),
-        (Capabilities("redis", "network"), "lapsed", "(its lease ran out)"),
+        (Capabilities("redis", "network"), "lapsed", "(its lease expired)"),
         (
             Capabilities("redis", "network"),
             "unseen",
-            "(unseen, while the store did not answer)",
+            "(unknown: the store did not answer)",
         ),
     ],
 )
-def test_how_a_hold_may_have_ended_is_said_as_far_as_it_can_be_known(
-    can: Capabilities, how: str, words: str
+def test_the_line_says_how_a_hold_may_have_ended_on_this_store(
+    can: Capabilities, how: str, text: str
 ) -> None:
     with lockfast.connect("memory://") as client:
-        watch = Watch(Desk(client), Address("default", "job"), can)
-        assert watch.words(Event("ended", looked(), before=held(A, 1), how=how)).endswith(words)
+        watch = Watch(Admin(client), Address("default", "job"), can)
+        assert watch.line(Event("ended", snapshot(), before=held(A, 1), how=how)).endswith(text)
 
 
-def test_what_ended_while_the_store_was_away_was_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_hold_during_an_outage_is_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     with lockfast.connect("memory://") as client:
-        desk = Desk(client)
-        watch = Watch(desk, desk.address("job"), client.capabilities)
+        admin = Admin(client)
+        watch = Watch(admin, admin.address("job"), client.capabilities)
         hold = client.lock("job").acquire()
-        watch.look()
-        with monkeypatch.context() as away:
-            away.setattr(desk, "look", lambda address: 1 / 0)
+        watch.poll()
+        with monkeypatch.context() as outage:
+            outage.setattr(admin, "inspect", lambda address: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                watch.look()
+                watch.poll()
         hold.release()
-        assert [(event.what, event.how) for event in watch.look()] == [("ended", "unseen")]
+        assert [(event.what, event.how) for event in watch.poll()] == [("ended", "unseen")]

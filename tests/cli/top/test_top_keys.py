@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from test_top_model import address, sight
+from test_top_model import address, inspection
 
 from both_apis import until
-from lockfast.cli.admin import Desk
+from lockfast.cli.admin import Admin
 from lockfast.cli.sanitize import width_of
 from lockfast.cli.top.keys import LONGEST_FILTER, Break, Mode, Operator, Quit
 from lockfast.cli.top.model import Seen, Totals
-from lockfast.cli.top.poller import Looker
+from lockfast.cli.top.poller import Poller
 from lockfast.cli.top.terminal import parsed
 from lockfast.cli.top.view import Scene, brief, frame, window
 from lockfast.errors import BackendError
@@ -18,7 +18,7 @@ from lockfast.model import ALL_SLOTS, Who
 
 
 def rows(*names):
-    return [Seen(sight(name, number + 1), 0.0) for number, name in enumerate(names)]
+    return [Seen(inspection(name, number + 1), 0.0) for number, name in enumerate(names)]
 
 
 def press(operator, keys, listed=(), name=None, page=10):
@@ -45,13 +45,13 @@ def test_a_hold_is_broken_by_a_yes_to_a_question_and_by_nothing_else():
 def test_the_fence_is_that_of_the_question_whatever_the_name_became_meanwhile():
     operator, before = Operator(), rows("a")
     press(operator, ["b"], before)
-    now = [Seen(sight("a", 99), 1.0)]
+    now = [Seen(inspection("a", 99), 1.0)]
     assert press(operator, ["y"], now, now[0]) == Break(address("a"), 1)
 
 
 def test_of_several_holders_one_is_chosen_first():
     operator = Operator()
-    several = Seen(sight("s", 1, 2, 3, slots=5, waiters=[1]), 0.0)
+    several = Seen(inspection("s", 1, 2, 3, slots=5, waiters=[1]), 0.0)
     press(operator, ["b"], [several])
     assert operator.mode is Mode.NAME and "3 hold it" in operator.message
     press(operator, ["down", "b"], [several], several)
@@ -61,7 +61,7 @@ def test_of_several_holders_one_is_chosen_first():
 
 
 def test_what_nobody_holds_cannot_be_broken():
-    operator, waited = Operator(), Seen(sight("n", waiters=[1]), 0.0)
+    operator, waited = Operator(), Seen(inspection("n", waiters=[1]), 0.0)
     press(operator, ["b"], [waited])
     assert "nobody holds it" in operator.message and operator.target is None
     press(operator, ["b"], [waited], None)
@@ -138,14 +138,16 @@ def shown(operator, listed=(), name=None, width=80, height=24, trouble="", total
 def test_every_mode_fits_every_size(size, mode):
     operator = Operator()
     name = Seen(
-        sight("订单" * 40 + "\x1b[2J", 1, 2, slots=5, waiters=range(90), who=Who("h" * 90, 1, "t")),
+        inspection(
+            "订单" * 40 + "\x1b[2J", 1, 2, slots=5, waiters=range(90), who=Who("h" * 90, 1, "t")
+        ),
         0.0,
     )
     listed = [name, *rows(*map(str, range(100)))]
     press(operator, ["b", "down"], listed, name)
     operator.mode = mode
     if mode is Mode.BREAK:
-        operator.target = (name.sight, name.snapshot.holders[0])
+        operator.target = (name.inspection, name.snapshot.holders[0])
     operator.filter = "x" * 60
     text = "\n".join(shown(operator, listed, name, *size, trouble="no answer " * 30))
     assert "\x1b" not in text
@@ -180,7 +182,7 @@ def test_trouble_is_shown_where_keys_are_and_keeps_its_beginning():
 
 def test_readers_and_writers_are_told_apart():
     operator = Operator()
-    name = Seen(sight("rw", 1, slots=ALL_SLOTS), 0.0)
+    name = Seen(inspection("rw", 1, slots=ALL_SLOTS), 0.0)
     press(operator, ["enter"], [name])
     assert "read" in shown(operator, [name], name)[4]
 
@@ -196,7 +198,7 @@ def test_durations_are_brief(seconds, text):
 # ---- looking --------------------------------------------------------------------------------
 
 
-class CountingDesk(Desk):
+class CountingAdmin(Admin):
     """A store of very many names that counts what it is asked."""
 
     def __init__(self, count):
@@ -212,64 +214,64 @@ class CountingDesk(Desk):
 
     def look(self, address):
         self.looks += 1
-        return sight(address.name, 1)
+        return inspection(address.name, 1)
 
 
-def looking(desk, interval=1.0):
-    return Looker(desk, "", everywhere=False, interval=interval, news=lambda: None)
+def polling(admin, interval=1.0):
+    return Poller(admin, "", everywhere=False, interval=interval, news=lambda: None)
 
 
 def test_a_round_asks_a_bounded_number_of_things():
-    desk = CountingDesk(100_000)
-    looker = looking(desk)
-    looker._round(1e9)
-    assert desk.walks == 1 and 0 < desk.looks <= 200
-    assert looker.model.totals().names == 100_000
+    admin = CountingAdmin(100_000)
+    poller = polling(admin)
+    poller._round(1e9)
+    assert admin.walks == 1 and 0 < admin.looks <= 200
+    assert poller.model.totals().names == 100_000
 
 
 def test_a_walk_that_takes_long_is_not_repeated_soon(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
-    desk = CountingDesk(10)
-    walk = desk.addresses
+    admin = CountingAdmin(10)
+    walk = admin.addresses
 
     def slow(*said, **more):
         now[0] += 3.0
         return walk(*said, **more)
 
-    desk.addresses = slow
-    looker = looking(desk)
+    admin.addresses = slow
+    poller = polling(admin)
     for _ in range(40):
-        looker._round(now[0])
+        poller._round(now[0])
         now[0] += 1.0
-    assert desk.walks == 2  # 3 s of walking, then 30 s of peace
+    assert admin.walks == 2  # 3 s of walking, then 30 s of peace
 
 
 def test_a_slow_store_is_looked_at_for_half_of_the_time(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
-    desk = CountingDesk(1000)
-    look = desk.look
+    admin = CountingAdmin(1000)
+    look = admin.look
 
     def slow(address):
         now[0] += 0.1
         return look(address)
 
-    desk.look = slow
-    looking(desk)._round(now[0])
-    assert desk.looks in (5, 6)  # half a second of looks that take 0.1 s
+    admin.look = slow
+    polling(admin)._round(now[0])
+    assert admin.looks in (5, 6)  # half a second of looks that take 0.1 s
 
 
 def test_trouble_ends_when_the_store_answers_again():
-    desk = CountingDesk(1)
-    desk.fails = True
-    looker = looking(desk, 0.2)
+    admin = CountingAdmin(1)
+    admin.fails = True
+    poller = polling(admin, 0.2)
     told = []
-    looker._news = lambda: told.append(looker.trouble())
-    looker.start()
+    poller._news = lambda: told.append(poller.trouble())
+    poller.start()
     until(lambda: len(told) >= 2)
     assert "away" in told[0] and told[1].startswith("nothing seen for")
-    desk.fails = False
+    admin.fails = False
     until(lambda: not told[-1])
-    looker.stop()
-    assert not looker._thread.is_alive()
+    poller.stop()
+    assert not poller._thread.is_alive()

@@ -15,7 +15,7 @@ import pytest
 from terminals import LOCKFAST, PATIENCE
 
 import lockfast
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 ESC = "\x1b"
 HOLDS = (

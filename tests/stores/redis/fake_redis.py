@@ -1,4 +1,4 @@
-"""A Redis that says what it is told to say, and who is connected to a real one."""
+"""Fake Redis servers and sentinels with scripted replies, and the connections of a real server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ __all__ = [
 
 
 def connections(server: Any) -> list[dict[str, str]]:
-    """Who is connected by TCP; the tests themselves use the unix socket."""
+    """Return the clients connected by TCP; the tests themselves use the unix socket."""
     return [client for client in server.call("CLIENT LIST") if client["addr"].startswith("127.")]
 
 
 class FakeServer:
-    """Speaks just enough of Redis to be connected to, and answers each script with what it is told.
+    """A server that completes the handshake and answers each further command as scripted.
 
-    ``answers`` are bytes as they go over the wire, one for each command after the handshake; when
-    there is but one left, it is given again and again. None: close the connection. A function: it
-    is called with the socket.
+    ``answers`` are bytes as they go over the wire, one for each command after the handshake; the
+    last one is repeated. None closes the connection. A function is called with the socket.
     """
 
     HELLO = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n"
@@ -61,7 +60,7 @@ class FakeServer:
                     if not self._answer(end, command):
                         return
         except OSError:
-            pass  # the client has gone
+            pass  # the client is gone
         finally:
             self.closed += 1
             end.close()
@@ -89,16 +88,16 @@ class FakeServer:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # gone already
+                pass  # closed already
 
 
 class FakeSentinel(FakeServer):
-    """A sentinel that tells of whatever ``place`` it is given, as of ``epoch``."""
+    """A sentinel that reports the master at ``master_port``, as of ``epoch``."""
 
-    def __init__(self, waiter: int, *, epoch: int = 1, others: tuple[int, ...] = ()) -> None:
+    def __init__(self, master_port: int, *, epoch: int = 1, others: tuple[int, ...] = ()) -> None:
         super().__init__(b"")
-        self.waiter, self.epoch, self.others = waiter, epoch, others
-        self.gone = False  # then it closes whatever connection is made
+        self.master_port, self.epoch, self.others = master_port, epoch, others
+        self.gone = False  # if set, every connection is closed at once
 
     def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
         if self.gone:
@@ -107,7 +106,7 @@ class FakeSentinel(FakeServer):
             return super()._answer(end, command)
         self.commands.append(command)
         if command[1] == b"GET-MASTER-ADDR-BY-NAME":
-            end.sendall(_array("127.0.0.1", str(self.waiter)))
+            end.sendall(_array("127.0.0.1", str(self.master_port)))
         elif command[1] == b"MASTER":
             end.sendall(_array("config-epoch", str(self.epoch), "num-slaves", "2"))
         else:
@@ -116,7 +115,7 @@ class FakeSentinel(FakeServer):
         return True
 
 
-def _array(*words: str) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(
-        b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in words
+def _array(*items: str) -> bytes:
+    return b"*%d\r\n" % len(items) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(item), item.encode()) for item in items
     )

@@ -1,4 +1,4 @@
-"""The least rights with which everything works, and what is said when one of them is missing."""
+"""The minimal ACL with which everything works, and the error that names a missing permission."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LEAST = (
     " +hget +hset +hsetnx +hgetall +hdel +hlen +hincrby +pexpire +pttl"
     " +zadd +zrem +zscore +zrange +zrangebyscore"
 )
-RIGHTS = [word for word in LEAST.split() if word[0] == "+"]
+PERMISSIONS = [rule for rule in LEAST.split() if rule[0] == "+"]
 numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[Any]:
+def acl_server() -> Iterator[Any]:
     from lab.servers.redis_server import RedisServer
 
     with RedisServer() as server:
@@ -34,19 +34,19 @@ def strict() -> Iterator[Any]:
 
 
 @pytest.fixture
-def user(strict: Any) -> Callable[[str], str]:
-    """The URL of a user with these rights."""
+def user(acl_server: Any) -> Callable[[str], str]:
+    """Create a user with these ACL rules; return the URL for that user."""
 
     def user(rules: str) -> str:
         name = f"user{next(numbers)}"
-        strict.call("ACL", "SETUSER", name, "on", ">opensesame", *rules.split())
-        return f"redis://{name}:opensesame@127.0.0.1:{strict.port}"
+        acl_server.call("ACL", "SETUSER", name, "on", ">opensesame", *rules.split())
+        return f"redis://{name}:opensesame@127.0.0.1:{acl_server.port}"
 
     return user
 
 
 def everything(mine: Agent, other: Agent, name: str) -> None:
-    """Lock, wait, be woken, renew by hand and by the keeper, look, break, detach and attach."""
+    """Lock, wait, be woken, renew by hand and by the keeper, inspect, break, detach and attach."""
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: waits.done() or mine.do(lambda client: client.inspect(name)).waiters)
@@ -66,60 +66,65 @@ def everything(mine: Agent, other: Agent, name: str) -> None:
     text = mine.do(lambda client: taken.detach())
     again = other.do(lambda client: client.attach(name, text))
     other.do(lambda client: again.release())
-    # The keepers said nothing that we did not see.
+    # No keeper was refused anything without a visible error.
     for agent in (mine, other):
         assert agent.client.statistics().renew_errors == 0, "a keeper was refused something"
-    # Leases that last: a crowd takes a shorter way through the scripts.
+    # Long leases: a contended lock takes a shorter path through the scripts.
     last = mine.do(lambda client: client.lock(name, lease=5).acquire())
     waits = other.later(lambda client: client.lock(name, lease=5).acquire(timeout=PATIENCE))
     until(lambda: waits.done() or mine.do(lambda client: client.inspect(name)).waiters)
     mine.do(lambda client: last.release())
     after = waits.result(PATIENCE)
     other.do(lambda client: after.release())
-    # One lease that is longer than fences are remembered, and a name that two hold.
+    # A lease that is longer than fences are kept, and a name with two holders.
     for slots in (1, 2):
-        many = [mine.do(lambda client: client_of(client, name, slots)) for _ in range(slots)]  # noqa: B023
-        for one in many:
+        holds = [mine.do(lambda client: acquire_slot(client, name, slots)) for _ in range(slots)]  # noqa: B023
+        for one in holds:
             mine.do(lambda client: one.renew())  # noqa: B023
-        for one in many:
+        for one in holds:
             mine.do(lambda client: one.release())  # noqa: B023
 
 
-def client_of(client: Any, name: str, slots: int) -> Any:
+def acquire_slot(client: Any, name: str, slots: int) -> Any:
     lock = client.lock(name, lease=200, owner=object())
     lock._terms = lock._terms._replace(slots=slots)
     return lock.acquire()
 
 
-def test_the_least_rights_suffice(agent: Make, user: Any, strict: Any, name: str) -> None:
+def test_the_minimal_permissions_suffice(
+    agent: Make, user: Any, acl_server: Any, name: str
+) -> None:
     url = user(LEAST)
-    strict.call("SCRIPT", "FLUSH")
-    strict.call("ACL", "LOG", "RESET")
+    acl_server.call("SCRIPT", "FLUSH")
+    acl_server.call("ACL", "LOG", "RESET")
     everything(agent(url, lease=0.9), agent(url, lease=0.9), name)
-    refused = {str(entry) for entry in strict.call("ACL", "LOG")}
-    assert all("info" in entry for entry in refused), "INFO is for a warning only"
+    refused = {str(entry) for entry in acl_server.call("ACL", "LOG")}
+    assert all("info" in entry for entry in refused), "more than INFO, which is optional"
 
 
 @pytest.mark.parametrize(
-    "right, colour",
-    [(right, "blocking") for right in RIGHTS]
-    + [(right, "asyncio") for right in ("+evalsha", "+eval", "+subscribe", "+publish", "+hget")],
+    "permission, api",
+    [(one, "blocking") for one in PERMISSIONS]
+    + [
+        (permission, "asyncio")
+        for permission in ("+evalsha", "+eval", "+subscribe", "+publish", "+hget")
+    ],
 )
-def test_a_right_that_is_missing_is_named(
-    agent: Make, user: Any, strict: Any, name: str, right: str, caplog: Any
+def test_a_missing_permission_is_named(
+    agent: Make, user: Any, acl_server: Any, name: str, permission: str, caplog: Any
 ) -> None:
-    url = user(f"{LEAST} -{right[1:]}")
-    strict.call("SCRIPT", "FLUSH")  # so that EVAL is needed, too
+    url = user(f"{LEAST} -{permission[1:]}")
+    acl_server.call("SCRIPT", "FLUSH")  # so that EVAL is needed as well
     with pytest.raises((BackendError, AssertionError)) as caught:
         everything(agent(url, lease=0.9), agent(url, lease=0.9), name)
-    said = f"{caught.value} {caplog.text}"
-    assert right in said and "lacks" in said
+    shown = f"{caught.value} {caplog.text}"
+    assert permission in shown and "lacks" in shown
     if isinstance(caught.value, BackendError):
         assert not caught.value.transient
-    assert "opensesame" not in said
+    assert "opensesame" not in shown
 
 
-def test_keys_that_are_not_allowed_are_named(agent: Make, user: Any, name: str) -> None:
+def test_forbidden_keys_are_named(agent: Make, user: Any, name: str) -> None:
     mine = agent(user(LEAST.replace("~lf:*", "~app:*")))
     with pytest.raises(BackendError, match=r"lacks the right to keys") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=1))
@@ -127,17 +132,17 @@ def test_keys_that_are_not_allowed_are_named(agent: Make, user: Any, name: str) 
 
 
 @pytest.mark.parametrize("channels", ["&app:*", "resetchannels"])
-def test_channels_that_are_not_allowed_are_named_and_cost_nobody_else_anything(
-    agent: Make, user: Any, strict: Any, name: str, channels: str
+def test_forbidden_channels_are_named_and_leave_no_waiter_behind(
+    agent: Make, user: Any, acl_server: Any, name: str, channels: str
 ) -> None:
     url = user(LEAST.replace("&lf:wake:*", channels))
-    mine, other = agent(url), agent(f"redis://127.0.0.1:{strict.port}")
+    mine, other = agent(url), agent(f"redis://127.0.0.1:{acl_server.port}")
     own = mine.do(lambda client: client.lock(f"{name}-own").acquire())
     hold = other.do(lambda client: client.lock(name).acquire())
     with pytest.raises(BackendError, match=r"lacks the right to channels, &lf:wake:\*"):
         mine.do(lambda client: client.lock(name).acquire(timeout=1))
-    assert not other.do(lambda client: client.inspect(name)).waiters, "it did not leave"
-    # What needs no bells goes on: what is held can be given back.
+    assert not other.do(lambda client: client.inspect(name)).waiters, "it is still in the queue"
+    # Operations without wake-ups still work: holds can be released.
     mine.do(lambda client: own.release())
     another = mine.do(lambda client: client.lock(f"{name}-other").acquire(timeout=0))
     mine.do(lambda client: another.release())

@@ -1,4 +1,4 @@
-"""What connect() takes, how many connections it costs, and what is never shown."""
+"""Arguments of connect(), the number of connections, and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = "tr0ub4dor-Zq"
 
 
 @pytest.fixture(scope="module")
-def vault() -> Iterator[Any]:
+def secured() -> Iterator[Any]:
     """A server with a password, a user, TLS on its port, and a unix socket."""
     from lab.servers.redis_server import RedisServer
 
@@ -39,16 +39,16 @@ def vault() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def counted() -> Iterator[Any]:
-    """A server that nobody else is connected to."""
+def own_server() -> Iterator[Any]:
+    """A server with no other clients, whose connections can be counted."""
     from lab.servers.redis_server import RedisServer
 
     with RedisServer() as server:
         yield server
 
 
-def works(agents: list[Agent], name: str) -> None:
-    """They exclude each other, and wake each other."""
+def assert_exclusive(agents: list[Agent], name: str) -> None:
+    """Assert that two clients exclude and wake each other."""
     first, second = agents
     hold = first.do(lambda client: client.lock(name).acquire())
     assert second.do(lambda client: client.lock(name).try_acquire()) is None
@@ -75,43 +75,45 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
 @pytest.mark.parametrize("what", list(OPTIONS))
-def test_a_client_of_redis_py_is_taken_for_its_address(
+def test_a_redis_py_client_provides_the_address_of_the_server(
     agent: Make, redis_server: Any, name: str, what: str, kind: Any
 ) -> None:
     theirs = kind(host="127.0.0.1", port=redis_server.port, **OPTIONS[what])
     db = OPTIONS[what].get("db", 0)
     plain = agent(f"redis://127.0.0.1:{redis_server.port}/{db}")
-    works([agent(theirs), plain], name)
+    assert_exclusive([agent(theirs), plain], name)
     if kind is redis.Redis:
-        assert theirs.ping()  # we took nothing of it
+        assert theirs.ping()  # the client is still usable
         theirs.close()
 
 
 @pytest.mark.parametrize(
     "kind", [redis.BlockingConnectionPool, redis.asyncio.BlockingConnectionPool]
 )
-def test_a_pool_of_one_is_not_used_up(agent: Make, redis_server: Any, name: str, kind: Any) -> None:
+def test_a_pool_of_one_connection_is_not_exhausted(
+    agent: Make, redis_server: Any, name: str, kind: Any
+) -> None:
     pool = kind(host="127.0.0.1", port=redis_server.port, max_connections=1)
     library = redis if kind is redis.BlockingConnectionPool else redis.asyncio
     theirs = library.Redis(connection_pool=pool)
-    works([agent(theirs), agent(theirs)], name)
+    assert_exclusive([agent(theirs), agent(theirs)], name)
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
 @pytest.mark.parametrize("how", ["tls", "unix"])
-def test_a_clients_password_tls_and_socket_are_taken_over(
-    agent: Make, vault: Any, name: str, kind: Any, how: str
+def test_the_password_tls_options_and_socket_of_a_redis_py_client_are_used(
+    agent: Make, secured: Any, name: str, kind: Any, how: str
 ) -> None:
-    said: dict[str, Any] = {"username": "clerk", "password": SECRET}
+    options: dict[str, Any] = {"username": "clerk", "password": SECRET}
     if how == "tls":
-        said |= {"host": "127.0.0.1", "port": vault.port, "ssl": True}
-        said |= {"ssl_ca_certs": str(vault.ca_file)}
-        url = f"rediss://:{SECRET}@127.0.0.1:{vault.port}?ssl_ca_certs={vault.ca_file}"
+        options |= {"host": "127.0.0.1", "port": secured.port, "ssl": True}
+        options |= {"ssl_ca_certs": str(secured.ca_file)}
+        url = f"rediss://:{SECRET}@127.0.0.1:{secured.port}?ssl_ca_certs={secured.ca_file}"
     else:
-        said |= {"unix_socket_path": f"{vault.folder}/socket", "db": 2}
-        url = f"unix://clerk:{SECRET}@{vault.folder}/socket?db=2"
-    mine, other = agent(kind(**said)), agent(url)
-    works([mine, other], name)
+        options |= {"unix_socket_path": f"{secured.folder}/socket", "db": 2}
+        url = f"unix://clerk:{SECRET}@{secured.folder}/socket?db=2"
+    mine, other = agent(kind(**options)), agent(url)
+    assert_exclusive([mine, other], name)
     for one in (mine, other):
         assert SECRET not in f"{one.client!r} {one.client.store.url} {one.client.lock(name)!r}"
 
@@ -127,7 +129,9 @@ def test_a_clients_password_tls_and_socket_are_taken_over(
         lambda: b"redis://localhost",
     ],
 )
-def test_what_is_no_client_of_one_server_is_refused(make: Callable[[], Any], agent: Make) -> None:
+def test_an_object_that_is_no_client_of_one_server_is_refused(
+    make: Callable[[], Any], agent: Make
+) -> None:
     with pytest.raises(ConfigurationError):
         agent(make())
 
@@ -138,12 +142,16 @@ def test_what_is_no_client_of_one_server_is_refused(make: Callable[[], Any], age
 @pytest.mark.parametrize(
     "more", ["", "/0", "?db=0", "/0?socket_timeout=3&client_name=a", "?protocol=2"]
 )
-def test_urls_as_redis_py_reads_them(agent: Make, redis_server: Any, name: str, more: str) -> None:
-    works([agent(f"redis://127.0.0.1:{redis_server.port}{more}"), agent(redis_server.url)], name)
+def test_urls_have_the_same_meaning_as_in_redis_py(
+    agent: Make, redis_server: Any, name: str, more: str
+) -> None:
+    assert_exclusive(
+        [agent(f"redis://127.0.0.1:{redis_server.port}{more}"), agent(redis_server.url)], name
+    )
 
 
 @pytest.mark.parametrize("one, two", [("/0", "/1"), ("?db=4", "/5")])
-def test_databases_are_strangers(
+def test_databases_are_independent(
     agent: Make, redis_server: Any, name: str, one: str, two: str
 ) -> None:
     where = f"redis://127.0.0.1:{redis_server.port}"
@@ -153,7 +161,7 @@ def test_databases_are_strangers(
 
 
 @pytest.mark.parametrize(
-    "url, said",
+    "url, message",
     [
         ("redis://:{}@h/0?bogus=1", "unknown option 'bogus'"),
         ("redis://h/0?password={}&bogus={}", "unknown option 'bogus'"),
@@ -172,23 +180,23 @@ def test_databases_are_strangers(
         ("rediss://:{}@host?ssl_cert_reqs=foo", "foo"),
     ],
 )
-def test_a_wrong_url_is_refused_without_telling_its_password(
-    agent: Make, url: str, said: str
+def test_an_invalid_url_is_refused_without_showing_its_password(
+    agent: Make, url: str, message: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         agent(url.replace("{}", SECRET))
     error = caught.value
     context = "" if error.__suppress_context__ else repr(error.__context__)
     shown = f"{error} {error!r} {error.__cause__!r} {context}"
-    assert said in str(error)
+    assert message in str(error)
     assert SECRET not in shown and SECRET[:9] not in shown
 
 
 def test_no_password_and_no_claim_id_is_shown_anywhere(
-    agent: Make, vault: Any, name: str, caplog: pytest.LogCaptureFixture
+    agent: Make, secured: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    url = f"rediss://clerk:{SECRET}@127.0.0.1:{vault.port}?ssl_ca_certs={vault.ca_file}"
+    url = f"rediss://clerk:{SECRET}@127.0.0.1:{secured.port}?ssl_ca_certs={secured.ca_file}"
     mine, wrong = agent(url, lease=4.0), agent(url.replace(SECRET, SECRET + "x"), lease=4.0)
     hold = mine.do(lambda client: client.lock(name).acquire())
     errors: list[BaseException] = []
@@ -201,7 +209,7 @@ def test_no_password_and_no_claim_id_is_shown_anywhere(
         with pytest.raises((BackendError, AcquireTimeout, TypeError)) as caught:
             work()
         errors.append(caught.value)
-    vault.call("FLUSHALL")
+    secured.call("FLUSHALL")
     until(lambda: hold.lost)
     with pytest.raises(lockfast.HoldLost) as lost:
         mine.do(lambda client: hold.release())
@@ -215,28 +223,28 @@ def test_no_password_and_no_claim_id_is_shown_anywhere(
 
 
 @pytest.mark.parametrize("missing", ["redis", "hiredis"])
-def test_a_library_that_is_missing_is_named(missing: str) -> None:
+def test_a_missing_library_is_named(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; import lockfast; lockfast.connect('redis://h')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ConfigurationError" in done.stderr and "pip install 'lockfast[redis]'" in done.stderr
     assert missing in done.stderr.splitlines()[-1]
 
 
-# ---- both colours -------------------------------------------------------------------------------
+# ---- both APIs ----------------------------------------------------------------------------------
 
 
-def test_the_two_colours_exclude_and_wake_each_other(
+def test_clients_of_the_two_apis_exclude_and_wake_each_other(
     agents: Callable[..., Agent], redis_server: Any, name: str
 ) -> None:
     both = [agents("blocking", redis_server.url), agents("asyncio", redis_server.url)]
-    works(both, name)
-    works(both[::-1], name)
+    assert_exclusive(both, name)
+    assert_exclusive(both[::-1], name)
 
 
 def test_one_asyncio_client_serves_one_loop_after_the_other(
-    counted: Any, name: str, recwarn: pytest.WarningsRecorder
+    own_server: Any, name: str, recwarn: pytest.WarningsRecorder
 ) -> None:
-    client = aio.connect(counted.url)
+    client = aio.connect(own_server.url)
 
     async def scene(number: int) -> int:
         async with client.lock(f"{name}-{number}", timeout=5) as hold:
@@ -251,7 +259,7 @@ def test_one_asyncio_client_serves_one_loop_after_the_other(
         try:
             return await scene(number)
         except lockfast.NotHeld:
-            return 1  # the with block released what was released
+            return 1  # the with block released a second time
 
     assert asyncio.run(body(1)) and asyncio.run(body(2))
 
@@ -262,12 +270,12 @@ def test_one_asyncio_client_serves_one_loop_after_the_other(
 
     asyncio.run(end())
     gc.collect()
-    until(lambda: not connections(counted))
+    until(lambda: not connections(own_server))
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
-def test_a_hold_survives_the_loop_that_acquired_it(counted: Any, name: str) -> None:
-    client = aio.connect(counted.url, lease=0.9)
+def test_a_hold_survives_the_loop_that_acquired_it(own_server: Any, name: str) -> None:
+    client = aio.connect(own_server.url, lease=0.9)
     hold = asyncio.run(_acquire(client, name))
     until(lambda: client.statistics().renewals >= 2)
     assert hold.is_held
@@ -287,13 +295,13 @@ async def _acquire(client: aio.Client, name: str) -> Any:
 # ---- how many connections -----------------------------------------------------------------------
 
 
-def test_each_thread_has_a_connection_and_hears_on_it_and_the_keeper_has_one(
-    counted: Any, name: str
+def test_each_thread_and_the_keeper_have_a_connection_and_threads_listen_on_theirs(
+    own_server: Any, name: str
 ) -> None:
-    until(lambda: not connections(counted))
-    with lockfast.connect(counted.url) as client:
+    until(lambda: not connections(own_server))
+    with lockfast.connect(own_server.url) as client:
         hold = client.lock(name).acquire()
-        assert len(connections(counted)) <= 2  # ours, and perhaps the keeper's
+        assert len(connections(own_server)) <= 2  # this thread's, and perhaps the keeper's
         ready, waits = threading.Barrier(6), []
         with ThreadPoolExecutor(5) as pool:
 
@@ -304,59 +312,59 @@ def test_each_thread_has_a_connection_and_hears_on_it_and_the_keeper_has_one(
             waits = [pool.submit(wait) for _ in range(5)]
             ready.wait(PATIENCE)
             until(lambda: client.statistics().waiting == 5)
-            until(lambda: len(connections(counted)) == 5 + 1 + 1)
-            until(lambda: sum(one["sub"] != "0" for one in connections(counted)) == 5)
+            until(lambda: len(connections(own_server)) == 5 + 1 + 1)
+            until(lambda: sum(one["sub"] != "0" for one in connections(own_server)) == 5)
             hold.release()
             for each in waits:
                 each.result(PATIENCE)
-            assert len(connections(counted)) <= 5 + 1 + 1
-        # The threads have ended, and their connections with them.
+            assert len(connections(own_server)) <= 5 + 1 + 1
+        # The connections end with their threads.
         gc.collect()
-        until(lambda: len(connections(counted)) <= 2)
-    until(lambda: not connections(counted))
+        until(lambda: len(connections(own_server)) <= 2)
+    until(lambda: not connections(own_server))
 
 
-def test_all_tasks_share_one_connection_and_the_keeper_has_one(counted: Any, name: str) -> None:
-    until(lambda: not connections(counted))
+def test_all_tasks_share_one_connection_and_the_keeper_has_one(own_server: Any, name: str) -> None:
+    until(lambda: not connections(own_server))
 
     async def scene() -> None:
-        async with aio.connect(counted.url, lease=0.9) as client:
+        async with aio.connect(own_server.url, lease=0.9) as client:
             hold = await client.lock(name).acquire()
             waits = [
                 asyncio.create_task(client.lock(name).acquire(timeout=PATIENCE)) for _ in range(20)
             ]
             await asyncio.to_thread(until, lambda: client.statistics().waiting == 20)
             await asyncio.to_thread(until, lambda: client.statistics().renewals)
-            assert len(connections(counted)) == 2
+            assert len(connections(own_server)) == 2
             await hold.release()
             for each in waits:
                 await (await each).release()
-            assert len(connections(counted)) == 2
+            assert len(connections(own_server)) == 2
 
     asyncio.run(scene())
-    until(lambda: not connections(counted))
+    until(lambda: not connections(own_server))
 
 
-def test_many_tasks_that_begin_together_connect_once(counted: Any, name: str) -> None:
-    until(lambda: not connections(counted))
-    before = counted.call("INFO", "stats")["total_connections_received"]
+def test_tasks_that_start_together_connect_once(own_server: Any, name: str) -> None:
+    until(lambda: not connections(own_server))
+    before = own_server.call("INFO", "stats")["total_connections_received"]
 
     async def scene() -> None:
-        async with aio.connect(counted.url) as client:
+        async with aio.connect(own_server.url) as client:
             holds = await asyncio.gather(
                 *(client.lock(f"{name}-{i}").acquire(timeout=5) for i in range(50))
             )
-            assert len({hold.fence for hold in holds}) >= 1 and len(connections(counted)) <= 2
+            assert len({hold.fence for hold in holds}) >= 1 and len(connections(own_server)) <= 2
             await asyncio.gather(*(hold.release() for hold in holds))
 
     asyncio.run(scene())
-    tcp = counted.call("INFO", "stats")["total_connections_received"] - before
-    assert tcp < 2 + 10, "the tests' own are among them"
+    tcp = own_server.call("INFO", "stats")["total_connections_received"] - before
+    assert tcp < 2 + 10, "the count includes the connections of the test itself"
 
 
-def test_close_closes_all_connections_and_threads_end(agent: Make, counted: Any, name: str) -> None:
-    until(lambda: not connections(counted))
-    mine, other = agent(counted.url), agent(counted.url)
+def test_close_ends_all_connections_and_threads(agent: Make, own_server: Any, name: str) -> None:
+    until(lambda: not connections(own_server))
+    mine, other = agent(own_server.url), agent(own_server.url)
     mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
@@ -364,13 +372,13 @@ def test_close_closes_all_connections_and_threads_end(agent: Make, counted: Any,
     with pytest.raises((lockfast.NotHeld, asyncio.CancelledError)):
         waits.result(PATIENCE)
     mine.close()
-    until(lambda: not connections(counted))
+    until(lambda: not connections(own_server))
     assert not [
         thread
         for thread in threading.enumerate()
         if "keeper" in thread.name and thread in _keepers(mine, other)
     ]
-    assert counted.call("EXISTS", f"lf:{{default:{name}}}:q") == 0
+    assert own_server.call("EXISTS", f"lf:{{default:{name}}}:q") == 0
 
 
 def _keepers(*agents: Agent) -> list[threading.Thread]:
@@ -379,23 +387,27 @@ def _keepers(*agents: Agent) -> list[threading.Thread]:
     return []
 
 
-def test_a_client_that_is_forgotten_closes_its_connections(counted: Any, name: str) -> None:
-    until(lambda: not connections(counted))
-    client = lockfast.connect(counted.url)
+def test_a_garbage_collected_client_closes_its_connections(own_server: Any, name: str) -> None:
+    until(lambda: not connections(own_server))
+    client = lockfast.connect(own_server.url)
     client.inspect(name)
-    assert connections(counted)
+    assert connections(own_server)
     del client
     gc.collect()
-    until(lambda: not connections(counted))
+    until(lambda: not connections(own_server))
 
 
-def test_waiting_is_woken_and_not_polled(agent: Make, counted: Any, name: str) -> None:
-    mine, other = agent(counted.url), agent(counted.url)
+def test_a_waiter_is_woken_and_does_not_poll(agent: Make, own_server: Any, name: str) -> None:
+    mine, other = agent(own_server.url), agent(own_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
-    until(lambda: counted.call("PUBSUB", "CHANNELS", "lf:wake:*"))
-    calls = lambda: counted.call("INFO", "commandstats").get("cmdstat_evalsha", {}).get("calls", 0)  # noqa: E731
+    until(lambda: own_server.call("PUBSUB", "CHANNELS", "lf:wake:*"))
+
+    def calls() -> int:
+        statistics = own_server.call("INFO", "commandstats")
+        return int(statistics.get("cmdstat_evalsha", {}).get("calls", 0))
+
     until(lambda: calls() >= 0)
     before = calls()
     threading.Event().wait(0.4)
@@ -406,15 +418,12 @@ def test_waiting_is_woken_and_not_polled(agent: Make, counted: Any, name: str) -
     assert time_of.seconds < 0.5
 
 
-def test_an_asyncio_client_works_on_whichever_loop_runs_and_on_any_thread(
-    redis_server: Any, name: str
-) -> None:
+def test_an_asyncio_client_works_on_any_loop_and_any_thread(redis_server: Any, name: str) -> None:
     client = aio.connect(redis_server.url)
     loops = [asyncio.new_event_loop() for _ in range(2)]
     fences: list[int] = []
 
-    def made() -> int:
-        """Connections so far."""
+    def connections_made() -> int:
         return int(redis_server.call("INFO", "stats")["total_connections_received"])
 
     async def cycles(name: str = name) -> None:
@@ -422,26 +431,26 @@ def test_an_asyncio_client_works_on_whichever_loop_runs_and_on_any_thread(
             async with client.lock(name) as hold:
                 fences.append(hold.fence)
 
-    def on_another_thread(turn: int, *said: str) -> None:
-        thread = threading.Thread(target=loops[turn].run_until_complete, args=(cycles(*said),))
+    def on_another_thread(index: int, *names: str) -> None:
+        thread = threading.Thread(target=loops[index].run_until_complete, args=(cycles(*names),))
         thread.start()
         thread.join()
 
-    async def meanwhile() -> None:
+    async def on_two_loops() -> None:
         async with client.lock(name) as hold:
             fences.append(hold.fence)
             await asyncio.to_thread(on_another_thread, 1, f"{name}-2")
         await cycles()
 
-    began = made()
-    each = made() - began
-    for turn in (0, 1, 0, 0, 1):
-        loops[turn].run_until_complete(cycles())
-    assert made() - began - 2 * each == 4, "one for each loop that it comes to"
-    for turn in (1, 0):
-        on_another_thread(turn)
+    began = connections_made()
+    each = connections_made() - began
+    for index in (0, 1, 0, 0, 1):
+        loops[index].run_until_complete(cycles())
+    assert connections_made() - began - 2 * each == 4, "one connection each time the loop changes"
+    for index in (1, 0):
+        on_another_thread(index)
     loops[0].run_until_complete(cycles())
-    loops[0].run_until_complete(meanwhile())
+    loops[0].run_until_complete(on_two_loops())
     assert len(set(fences)) == 16 + 5 and fences == sorted(fences)
     loops[0].run_until_complete(client.close())
     for loop in loops:

@@ -1,4 +1,4 @@
-"""Crowds take a shorter way through the scripts than the law: it must lead to the same place."""
+"""Contended locks take a shorter path through the scripts than the law, with the same result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUDGET = 5.0
 
 
 @pytest.fixture
-def desk(redis_server: Any) -> Iterator[RedisBackend]:
+def store(redis_server: Any) -> Iterator[RedisBackend]:
     client = lockfast.connect(redis_server.url)
     yield client._backend  # type: ignore[misc]
     client.close()
@@ -28,124 +28,124 @@ def claim(name: str, who: str, **terms: Any) -> Claim:
     return Claim(name, f"{name}-{who}", f"host 1 {who}", **{"lease": 30.0, **terms})
 
 
-def ask(desk: RedisBackend, wanted: Claim) -> Granted | Busy | Differs:
-    return run(desk.claim(wanted, BUDGET))
+def submit(store: RedisBackend, wanted: Claim) -> Granted | Busy | Differs:
+    return run(store.claim(wanted, BUDGET))
 
 
-def waiting(desk: RedisBackend, name: str) -> list[str]:
-    return [waiter.who.thread for waiter in run(desk.inspect(name, BUDGET)).waiters]
+def waiting(store: RedisBackend, name: str) -> list[str]:
+    return [waiter.who.thread for waiter in run(store.inspect(name, BUDGET)).waiters]
 
 
-def test_who_asks_again_keeps_its_place(desk: RedisBackend, name: str) -> None:
+def test_a_waiter_that_claims_again_keeps_its_position(store: RedisBackend, name: str) -> None:
     first, *others = (claim(name, who) for who in "abcd")
-    assert isinstance(ask(desk, first), Granted)
+    assert isinstance(submit(store, first), Granted)
     for other in [*others, *others[:1], *others[1:2]]:
-        assert isinstance(ask(desk, other), Busy)
-    assert waiting(desk, name) == ["b", "c", "d"]
+        assert isinstance(submit(store, other), Busy)
+    assert waiting(store, name) == ["b", "c", "d"]
 
 
-def test_everybody_is_served_in_the_order_of_arrival_under_a_growing_fence(
-    desk: RedisBackend, name: str
+def test_waiters_are_served_in_arrival_order_under_growing_fences(
+    store: RedisBackend, name: str
 ) -> None:
-    everybody = [claim(name, who) for who in "abcdef"]
+    claims = [claim(name, who) for who in "abcdef"]
     fence = 0
-    for one in everybody:
-        ask(desk, one)
-    for number, one in enumerate(everybody):
-        seen = run(desk.inspect(name, BUDGET))
+    for one in claims:
+        submit(store, one)
+    for number, one in enumerate(claims):
+        seen = run(store.inspect(name, BUDGET))
         assert [holder.who.thread for holder in seen.holders] == ["abcdef"[number]]
         assert seen.holders[0].fence > fence
-        # Who is served may be dead by now, and then does not hold it for long.
+        # A waiter may be dead when it is granted the name, so its first lease is short.
         assert seen.holders[0].remaining <= (5.0 if number else 30.0)
         fence = seen.holders[0].fence
-        assert waiting(desk, name) == list("abcdef"[number + 1 :])
-        assert run(desk.release(one, BUDGET))
-        assert not run(desk.release(one, BUDGET))
-    assert not run(desk.inspect(name, BUDGET)).holders
+        assert waiting(store, name) == list("abcdef"[number + 1 :])
+        assert run(store.release(one, BUDGET))
+        assert not run(store.release(one, BUDGET))
+    assert not run(store.inspect(name, BUDGET)).holders
 
 
-def test_an_unfair_waiter_is_only_rung(desk: RedisBackend, name: str) -> None:
+def test_an_unfair_waiter_is_woken_but_not_granted(store: RedisBackend, name: str) -> None:
     first, other = claim(name, "a"), claim(name, "b", fair=False)
-    ask(desk, first)
-    assert isinstance(ask(desk, other), Busy)
-    assert run(desk.release(first, BUDGET))
-    assert not run(desk.inspect(name, BUDGET)).holders
-    assert waiting(desk, name) == ["b"]
+    submit(store, first)
+    assert isinstance(submit(store, other), Busy)
+    assert run(store.release(first, BUDGET))
+    assert not run(store.inspect(name, BUDGET)).holders
+    assert waiting(store, name) == ["b"]
 
 
-def test_a_waiter_of_another_size_is_told_so(desk: RedisBackend, name: str) -> None:
-    ask(desk, claim(name, "a"))
-    assert ask(desk, claim(name, "b", slots=2)) == Differs(1)
-    assert waiting(desk, name) == []
+def test_a_claim_of_another_size_is_refused_with_the_size(store: RedisBackend, name: str) -> None:
+    submit(store, claim(name, "a"))
+    assert submit(store, claim(name, "b", slots=2)) == Differs(1)
+    assert waiting(store, name) == []
 
 
-def test_of_a_lease_that_ends_soon_the_first_who_waits_is_told(
-    desk: RedisBackend, name: str
-) -> None:
-    ask(desk, claim(name, "a", lease=0.5))
-    soon = ask(desk, claim(name, "b"))
+def test_the_first_waiter_learns_when_a_short_lease_ends(store: RedisBackend, name: str) -> None:
+    submit(store, claim(name, "a", lease=0.5))
+    soon = submit(store, claim(name, "b"))
     assert isinstance(soon, Busy) and soon.retry_after <= 0.5
 
 
-def test_the_dead_and_the_deaf_are_passed_over(
-    desk: RedisBackend, redis_server: Any, name: str
+def test_expired_waiters_and_waiters_without_a_listener_are_skipped(
+    store: RedisBackend, redis_server: Any, name: str
 ) -> None:
-    first, dead, deaf, alive = (claim(name, who) for who in "abcd")
-    for one in (first, dead, deaf, alive):
-        ask(desk, one)
+    first, expired, unreachable, alive = (claim(name, who) for who in "abcd")
+    for one in (first, expired, unreachable, alive):
+        submit(store, one)
     waiters = f"lf:{{{name}}}:w"
-    row = redis_server.call("HGET", waiters, dead.id).split(b" ")
-    redis_server.call("HSET", waiters, dead.id, b" ".join([row[0], b"1", *row[2:]]))
-    row = redis_server.call("HGET", waiters, deaf.id).split(b" ")
-    row[6] = b"0123456789abcdef"  # where nobody listens
-    redis_server.call("HSET", waiters, deaf.id, b" ".join(row))
-    assert run(desk.release(first, BUDGET))
-    assert [holder.who.thread for holder in run(desk.inspect(name, BUDGET)).holders] == ["d"]
+    row = redis_server.call("HGET", waiters, expired.id).split(b" ")
+    redis_server.call("HSET", waiters, expired.id, b" ".join([row[0], b"1", *row[2:]]))
+    row = redis_server.call("HGET", waiters, unreachable.id).split(b" ")
+    row[6] = b"0123456789abcdef"  # an address without a listener
+    redis_server.call("HSET", waiters, unreachable.id, b" ".join(row))
+    assert run(store.release(first, BUDGET))
+    assert [holder.who.thread for holder in run(store.inspect(name, BUDGET)).holders] == ["d"]
     assert redis_server.call("HKEYS", waiters) == [b".n"]
 
 
-@pytest.mark.parametrize("slots", [1, 2])  # the crowd's way, and the law's
-def test_who_listens_to_a_replica_hears_of_no_grant_that_was_none(slots: int, name: str) -> None:
+@pytest.mark.parametrize("slots", [1, 2])  # the shorter path, and the law's
+def test_a_listener_on_a_replica_receives_no_grant_that_was_withdrawn(
+    slots: int, name: str
+) -> None:
     from lab.servers.redis_server import RedisServer
 
     with RedisServer() as master, RedisServer() as replica:
         master.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
         replica.call("REPLICAOF", "127.0.0.1", master.port)
-        # Before anybody stands in line: nobody refreshes their places here.
+        # Replication starts before the claims: nobody refreshes the waiters in this test.
         until(lambda: master.call("INFO", "replication").get("connected_slaves") == 1)
-        with replica.client().pubsub() as ear, lockfast.connect(master.url) as client:
-            desk: Any = client._backend
-            ear.subscribe("lf:wake:0123456789abcdef", "done")
-            first, deaf, alive = (claim(name, who, slots=slots, take=slots) for who in "abc")
-            for one in (first, deaf, alive):
-                ask(desk, one)
+        with replica.client().pubsub() as listener, lockfast.connect(master.url) as client:
+            store: Any = client._backend
+            listener.subscribe("lf:wake:0123456789abcdef", "done")
+            first, unreachable, alive = (claim(name, who, slots=slots, take=slots) for who in "abc")
+            for one in (first, unreachable, alive):
+                submit(store, one)
             waiters = f"lf:{{{name}}}:w"
-            row = master.call("HGET", waiters, deaf.id).split(b" ")
-            row[6] = b"0123456789abcdef"  # it listened when the replica was the master
-            master.call("HSET", waiters, deaf.id, b" ".join(row))
+            row = master.call("HGET", waiters, unreachable.id).split(b" ")
+            row[6] = b"0123456789abcdef"  # it listens on the replica, the former master
+            master.call("HSET", waiters, unreachable.id, b" ".join(row))
             until(lambda: master.call("WAIT", 1, 100) == 1)
-            assert run(desk.release(first, BUDGET))
-            assert [h.who.thread for h in run(desk.inspect(name, BUDGET)).holders] == ["c"]
+            assert run(store.release(first, BUDGET))
+            assert [h.who.thread for h in run(store.inspect(name, BUDGET)).holders] == ["c"]
             master.call("PUBLISH", "done", "")
-            heard = (message for message in ear.subscribe() if message["type"] == "message")
-            assert next(heard)["channel"] == b"done"
+            received = (message for message in listener.listen() if message["type"] == "message")
+            assert next(received)["channel"] == b"done"
 
 
-def test_a_semaphore_made_a_lock_is_not_granted_beside_those_who_still_hold_it(
-    desk: RedisBackend, name: str
+def test_a_semaphore_resized_to_a_lock_is_not_granted_beside_its_remaining_holders(
+    store: RedisBackend, name: str
 ) -> None:
     for name in (f"{name}-{number}" for number in range(8)):  # a hash has no order
         two = [claim(name, who, slots=2) for who in "ab"]
         for one in [*two, claim(name, "c", slots=2)]:
-            ask(desk, one)
-        assert run(desk.resize(name, 2, 1, BUDGET)) == 2
-        assert run(desk.release(two[0], BUDGET))
-        assert [holder.who.thread for holder in run(desk.inspect(name, BUDGET)).holders] == ["b"]
-        assert waiting(desk, name) == ["c"]
+            submit(store, one)
+        assert run(store.resize(name, 2, 1, BUDGET)) == 2
+        assert run(store.release(two[0], BUDGET))
+        assert [holder.who.thread for holder in run(store.inspect(name, BUDGET)).holders] == ["b"]
+        assert waiting(store, name) == ["c"]
 
 
-def test_tasks_hand_over_in_order(redis_server: Any, name: str) -> None:
-    async def everybody() -> list[int]:
+def test_tasks_are_served_in_arrival_order(redis_server: Any, name: str) -> None:
+    async def run_all() -> list[int]:
         order: list[int] = []
         async with lockfast.aio.connect(redis_server.url) as client:
 
@@ -162,4 +162,4 @@ def test_tasks_hand_over_in_order(redis_server: Any, name: str) -> None:
             await asyncio.gather(*tasks)
         return order
 
-    assert asyncio.run(everybody()) == list(range(10))
+    assert asyncio.run(run_all()) == list(range(10))

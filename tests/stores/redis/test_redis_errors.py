@@ -1,4 +1,4 @@
-"""What a Redis server may be in the mood for, and what becomes of locks meanwhile."""
+"""Errors and states of a Redis server, and their effect on locks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Make = Callable[..., Agent]
 
 
 @pytest.fixture(scope="module")
-def moody() -> Iterator[Any]:
-    """A server whose settings tests change, and set back."""
+def configurable() -> Iterator[Any]:
+    """A server whose settings the tests change."""
     from lab.servers.redis_server import RedisServer
 
     server = RedisServer().start("--enable-protected-configs", "yes")
@@ -30,8 +30,9 @@ def moody() -> Iterator[Any]:
 
 
 @pytest.fixture
-def mood(moody: Any) -> Iterator[Any]:
-    yield moody
+def server(configurable: Any) -> Iterator[Any]:
+    """The configurable server; its settings and data are reset after the test."""
+    yield configurable
     for setting, value in (
         ("maxmemory", "0"),
         ("maxmemory-policy", "noeviction"),
@@ -40,57 +41,57 @@ def mood(moody: Any) -> Iterator[Any]:
         ("busy-reply-threshold", "5000"),
         ("timeout", "0"),
     ):
-        moody.call("CONFIG", "SET", setting, value)
-    moody.call("REPLICAOF", "NO", "ONE")
-    moody.call("FLUSHALL")
+        configurable.call("CONFIG", "SET", setting, value)
+    configurable.call("REPLICAOF", "NO", "ONE")
+    configurable.call("FLUSHALL")
 
 
 def try_once(client: Any, name: str, **terms: Any) -> Any:
     return client.lock(name, **terms).try_acquire()
 
 
-# ---- scripts that the server forgot -------------------------------------------------------------
+# ---- flushed scripts ----------------------------------------------------------------------------
 
 
-def test_scripts_that_were_flushed_are_told_again(agent: Make, mood: Any, name: str) -> None:
-    mine = agent(mood.url, lease=3)
+def test_flushed_scripts_are_sent_again(agent: Make, server: Any, name: str) -> None:
+    mine = agent(server.url, lease=3)
     for _ in range(2):
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         hold = mine.do(lambda client: client.lock(name).acquire(timeout=0))
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         mine.do(lambda client: hold.renew())  # noqa: B023
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         snapshot = mine.do(lambda client: client.inspect(name))
         assert [holder.fence for holder in snapshot.holders] == [hold.fence]
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         assert mine.do(lambda client: client.names()) == [name]
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         mine.do(lambda client: hold.release())  # noqa: B023
     assert mine.do(lambda client: client.names()) == []
 
 
-def test_the_keepers_scripts_are_told_again_too(agent: Make, mood: Any, name: str) -> None:
-    mine, other = agent(mood.url, lease=0.6), agent(mood.url, lease=0.6)
+def test_the_keeper_sends_flushed_scripts_again(agent: Make, server: Any, name: str) -> None:
+    mine, other = agent(server.url, lease=0.6), agent(server.url, lease=0.6)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     for _ in range(5):
-        mood.call("SCRIPT", "FLUSH")
+        server.call("SCRIPT", "FLUSH")
         time.sleep(0.1)
     assert hold.is_held and not waits.done()
     assert mine.client.statistics().renewals >= 1
     assert mine.client.statistics().renew_errors == other.client.statistics().renew_errors == 0
     mine.do(lambda client: hold.release())
-    mood.call("SCRIPT", "FLUSH")
+    server.call("SCRIPT", "FLUSH")
     later = waits.result(PATIENCE)
     assert later.fence > hold.fence
     other.do(lambda client: later.release())
 
 
-# ---- what passes by itself ----------------------------------------------------------------------
+# ---- transient errors ---------------------------------------------------------------------------
 
 
-def condition(server: Any, which: str) -> Callable[[], None]:
-    """Bring it about; the value ends it."""
+def provoke_error(server: Any, which: str) -> Callable[[], None]:
+    """Make the server answer with this error; call the result to end it."""
 
     def put(*pairs: str) -> None:
         for setting, value in zip(pairs[::2], pairs[1::2], strict=True):
@@ -103,21 +104,21 @@ def condition(server: Any, which: str) -> Callable[[], None]:
         put("maxmemory", "1")
         return lambda: put("maxmemory", "0")
     if which == "MISCONF":
-        wake_address = str(server.folder)
+        folder = str(server.folder)
         put("dir", "/proc", "save", "3600 1")
         server.call("BGSAVE")
         until(lambda: server.call("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
         put("stop-writes-on-bgsave-error", "yes")
-        return lambda: put("stop-writes-on-bgsave-error", "no", "save", "", "dir", wake_address)
+        return lambda: put("stop-writes-on-bgsave-error", "no", "save", "", "dir", folder)
     assert which == "MAXCLIENTS"
-    # The one connection that is left is the test's own.
+    # The only connection that is left belongs to the test.
     held = server.client()
     held.ping()
     held.config_set("maxclients", 1)
     return lambda: (held.config_set("maxclients", 10000), held.close())[0]
 
 
-SAID = {
+MESSAGES = {
     "READONLY": "READONLY.*connect to the master",
     "OOM": "OOM.*maxmemory",
     "MISCONF": "MISCONF.*look at its log",
@@ -125,19 +126,19 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("which", list(SAID))
-def test_a_condition_is_told_and_leaves_nothing(
-    agent: Make, mood: Any, name: str, which: str
+@pytest.mark.parametrize("which", list(MESSAGES))
+def test_a_transient_error_is_raised_within_the_budget_and_leaves_nothing(
+    agent: Make, server: Any, name: str, which: str
 ) -> None:
-    mine = agent(mood.url, lease=1.2)
+    mine = agent(server.url, lease=1.2)
     if which != "MAXCLIENTS":
-        mine.do(lambda client: client.names())  # it is connected already
-    end = condition(mood, which)
+        mine.do(lambda client: client.names())  # connect before the error
+    end = provoke_error(server, which)
     try:
-        with took() as time_of, pytest.raises(BackendError, match=SAID[which]) as caught:
+        with took() as time_of, pytest.raises(BackendError, match=MESSAGES[which]) as caught:
             mine.do(lambda client: try_once(client, name))
         assert caught.value.transient
-        assert time_of.seconds < 0.2 + 1.0, "more than a budget"
+        assert time_of.seconds < 0.2 + 1.0, "longer than a budget"
     finally:
         end()
     hold = mine.do(lambda client: client.lock(name).acquire(timeout=5))
@@ -146,15 +147,15 @@ def test_a_condition_is_told_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("which", ["READONLY", "OOM"])
-def test_a_condition_shorter_than_a_lease_does_not_end_a_hold_nor_a_wait(
-    agent: Make, mood: Any, name: str, which: str, caplog: pytest.LogCaptureFixture
+def test_an_error_shorter_than_a_lease_ends_neither_a_hold_nor_a_wait(
+    agent: Make, server: Any, name: str, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "lockfast")
-    mine, other = agent(mood.url, lease=0.9), agent(mood.url, lease=0.9)
+    mine, other = agent(server.url, lease=0.9), agent(server.url, lease=0.9)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
-    end = condition(mood, which)
+    end = provoke_error(server, which)
     try:
         until(lambda: mine.client.statistics().renew_errors)
     finally:
@@ -166,13 +167,13 @@ def test_a_condition_shorter_than_a_lease_does_not_end_a_hold_nor_a_wait(
     assert waits.result(PATIENCE).fence > hold.fence
 
 
-def test_a_slow_script_of_somebody_else_is_told_and_passes(
-    agent: Make, mood: Any, name: str
+def test_a_slow_script_of_another_client_is_a_transient_error(
+    agent: Make, server: Any, name: str
 ) -> None:
-    mine = agent(mood.url, lease=1.2)
+    mine = agent(server.url, lease=1.2)
     mine.do(lambda client: client.names())
-    mood.call("CONFIG", "SET", "busy-reply-threshold", "1")
-    endless = mood.client(socket_timeout=PATIENCE)
+    server.call("CONFIG", "SET", "busy-reply-threshold", "1")
+    endless = server.client(socket_timeout=PATIENCE)
     ended = threading.Event()
 
     def run() -> None:
@@ -191,22 +192,24 @@ def test_a_slow_script_of_somebody_else_is_told_and_passes(
         waits = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
         time.sleep(0.1)
     finally:
-        mood.call("SCRIPT", "KILL")
+        server.call("SCRIPT", "KILL")
     assert ended.wait(PATIENCE)
     thread.join(PATIENCE)
     endless.close()
     try:
         hold = waits.result(PATIENCE)
-    except BackendError:  # it is asked for one budget at first: then the caller knows
+    except BackendError:  # the first claim has only one budget, and then raises
         hold = mine.do(lambda client: client.lock(name).acquire())
     mine.do(lambda client: hold.release())
 
 
-def test_a_server_that_is_loading_is_waited_for(agent: Make, new_redis: New, name: str) -> None:
+def test_loading_is_a_transient_error_that_ends_with_the_loading(
+    agent: Make, new_redis: New, name: str
+) -> None:
     server = new_redis()
     server.call("DEBUG", "POPULATE", "2000", "k", "10")
     mine = agent(server.url, lease=6)
-    # Each key takes 2 ms to load, and clients are heard all the while.
+    # Each key takes 0.4 ms to load, and the server answers clients meanwhile.
     server.call("SAVE")
     dump = (server.folder / "dump.rdb").read_bytes()
     server.kill()
@@ -232,68 +235,69 @@ def test_a_server_that_is_loading_is_waited_for(agent: Make, new_redis: New, nam
     mine.do(lambda client: hold.release())
 
 
-# ---- eviction, flushing, deleting ---------------------------------------------------------------
+# ---- eviction, flushed and deleted data ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_a_server_that_evicts_is_warned_of_once(
-    agent: Make, mood: Any, name: str, policy: str, caplog: pytest.LogCaptureFixture
+def test_an_evicting_server_causes_one_warning(
+    agent: Make, server: Any, name: str, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mood.call("CONFIG", "SET", "maxmemory-policy", policy)
-    mood.call("CONFIG", "SET", "maxmemory", "1gb")
-    mine = agent(mood.url)
+    server.call("CONFIG", "SET", "maxmemory-policy", policy)
+    server.call("CONFIG", "SET", "maxmemory", "1gb")
+    mine = agent(server.url)
     for _ in range(2):
         hold = mine.do(lambda client: client.lock(name).acquire())
         mine.do(lambda client: hold.release())  # noqa: B023
     until(lambda: caplog.records)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and record.name == "lockfast"
-    assert policy in record.getMessage() and str(mood.port) in record.getMessage()
+    assert policy in record.getMessage() and str(server.port) in record.getMessage()
 
 
-def test_a_server_that_does_not_evict_is_not_warned_of(
-    agent: Make, mood: Any, name: str, caplog: pytest.LogCaptureFixture
+def test_an_eviction_policy_without_a_memory_limit_causes_no_warning(
+    agent: Make, server: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mood.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")  # without a limit: never
-    mine = agent(mood.url)
+    # Without maxmemory nothing is evicted.
+    server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    mine = agent(server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     mine.do(lambda client: hold.release())
     assert not caplog.records
 
 
 @pytest.mark.parametrize("how", ["FLUSHALL", "HDEL"])
-def test_a_hold_that_the_server_forgot_is_told_lost_and_not_made_again(
-    agent: Make, mood: Any, name: str, how: str
+def test_a_forgotten_hold_is_reported_lost_and_not_created_again(
+    agent: Make, server: Any, name: str, how: str
 ) -> None:
-    mine = agent(mood.url, lease=0.9)
-    told = threading.Event()
-    hold = mine.do(lambda client: client.lock(name, on_lost=lambda hold: told.set()).acquire())
+    mine = agent(server.url, lease=0.9)
+    lost = threading.Event()
+    hold = mine.do(lambda client: client.lock(name, on_lost=lambda hold: lost.set()).acquire())
     key = key_of(f"default:{name}")
     with took() as time_of:
         if how == "HDEL":
-            (field,) = (field for field in mood.call("HKEYS", key) if field != b".f")
-            assert mood.call("HDEL", key, field) == 1
+            (field,) = (field for field in server.call("HKEYS", key) if field != b".f")
+            assert server.call("HDEL", key, field) == 1
         else:
-            mood.call(how)
-        assert told.wait(PATIENCE)
-    assert time_of.seconds < 0.3 + 0.5, "a third of the lease and some slack"
+            server.call(how)
+        assert lost.wait(PATIENCE)
+    assert time_of.seconds < 0.3 + 0.5, "longer than a third of the lease and some slack"
     assert hold.lost and not hold.is_held
     time.sleep(0.35)  # another renewal would be due
-    assert mood.call("KEYS", "lf:*") in ([], [key.encode()] if how == "HDEL" else [])
+    assert server.call("KEYS", "lf:*") in ([], [key.encode()] if how == "HDEL" else [])
     assert mine.do(lambda client: client.names()) == []
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
 
 
-def test_a_waiter_is_served_though_the_server_forgot_everything(
-    agent: Make, mood: Any, name: str
+def test_a_waiter_is_served_after_the_server_lost_all_data(
+    agent: Make, server: Any, name: str
 ) -> None:
-    mine, other = agent(mood.url), agent(mood.url, lease=2.4)
+    mine, other = agent(server.url), agent(server.url, lease=2.4)
     hold = mine.do(lambda client: client.lock(name, lease=20).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
     with took() as time_of:
-        mood.call("FLUSHALL")
+        server.call("FLUSHALL")
         fresh = waits.result(PATIENCE)
     assert time_of.seconds < 2.0 + 0.5 and fresh.fence > hold.fence
     with pytest.raises(HoldLost):
@@ -319,7 +323,7 @@ def test_a_restart_without_data_ends_holds_and_the_next_fence_is_greater(
     assert again.fence > hold.fence
 
 
-# ---- who is not let in --------------------------------------------------------------------------
+# ---- authentication and TLS ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -331,24 +335,24 @@ def guarded() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "login, said",
+    "login, message",
     [
         (":wrong-Aex9@", "password is wrong"),
         ("nobody:wrong-Aex9@", "password is wrong"),
-        ("", "asks for a password"),
+        ("", "a password is required"),
     ],
 )
-def test_who_does_not_know_the_password_is_told_at_once(
-    agent: Make, guarded: Any, name: str, login: str, said: str
+def test_a_wrong_or_missing_password_is_an_immediate_permanent_error(
+    agent: Make, guarded: Any, name: str, login: str, message: str
 ) -> None:
     mine = agent(f"redis://{login}127.0.0.1:{guarded.port}")
-    with took() as time_of, pytest.raises(BackendError, match=said) as caught:
+    with took() as time_of, pytest.raises(BackendError, match=message) as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=10))
-    assert not caught.value.transient and time_of.seconds < 3, "asking again cannot help"
+    assert not caught.value.transient and time_of.seconds < 3, "it must not be retried"
     assert "Aex9" not in repr(caught.value)
 
 
-def test_who_gives_a_password_that_is_not_asked_for_is_told(
+def test_a_needless_password_is_accepted_or_named(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine = agent(f"redis://:needless-Aex9@127.0.0.1:{redis_server.port}")
@@ -357,7 +361,7 @@ def test_who_gives_a_password_that_is_not_asked_for_is_told(
     except BackendError as error:
         assert not error.transient and "Aex9" not in str(error) and "password" in str(error)
     else:
-        mine.do(lambda client: hold.release())  # Redis 7: HELLO … AUTH default anything is fine
+        mine.do(lambda client: hold.release())  # Redis 7 accepts any password for the default user
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +372,7 @@ def secured() -> Iterator[Any]:
         yield server
 
 
-def test_tls_with_the_right_authority_works(agent: Make, secured: Any, name: str) -> None:
+def test_tls_with_the_right_ca_works(agent: Make, secured: Any, name: str) -> None:
     mine = agent(f"{secured.url}?ssl_ca_certs={secured.ca_file}")
     other = agent(f"{secured.url}?ssl_ca_certs={secured.ca_file}")
     hold = mine.do(lambda client: client.lock(name).acquire())
@@ -378,10 +382,10 @@ def test_tls_with_the_right_authority_works(agent: Make, secured: Any, name: str
     with took() as time_of:
         mine.do(lambda client: hold.release())
         waits.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not by the bell"
+    assert time_of.seconds < 1.0, "not woken by the release"
 
 
-def test_tls_with_an_unknown_authority_is_refused_and_said(
+def test_a_certificate_of_an_unknown_ca_is_a_permanent_error(
     agent: Make, secured: Any, name: str
 ) -> None:
     mine = agent(secured.url)
@@ -390,29 +394,33 @@ def test_tls_with_an_unknown_authority_is_refused_and_said(
     assert not caught.value.transient and time_of.seconds < 3
 
 
-def test_a_plain_client_of_a_tls_server_is_told(agent: Make, secured: Any, name: str) -> None:
+def test_a_plain_connection_to_a_tls_server_is_explained(
+    agent: Make, secured: Any, name: str
+) -> None:
     mine = agent(f"redis://127.0.0.1:{secured.port}", lease=1.2)
     with pytest.raises(BackendError, match="rediss://"):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
 
 
-def test_a_tls_client_of_a_plain_server_is_told(agent: Make, redis_server: Any, name: str) -> None:
+def test_a_tls_connection_to_a_plain_server_is_explained(
+    agent: Make, redis_server: Any, name: str
+) -> None:
     mine = agent(f"rediss://127.0.0.1:{redis_server.port}", lease=1.2)
     with took() as time_of, pytest.raises(BackendError, match="TLS"):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
     assert time_of.seconds < 0.2 + 1.0
 
 
-# ---- connections that the server ends -----------------------------------------------------------
+# ---- connections that the server closes ---------------------------------------------------------
 
 
-def test_a_server_that_closes_idle_connections_is_no_trouble(
-    agent: Make, mood: Any, name: str, caplog: pytest.LogCaptureFixture
+def test_idle_connections_that_the_server_closes_are_reopened_silently(
+    agent: Make, server: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mood.call("CONFIG", "SET", "timeout", "1")
-    mine = agent(mood.url)
+    server.call("CONFIG", "SET", "timeout", "1")
+    mine = agent(server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
-    until(lambda: not connections(mood))
+    until(lambda: not connections(server))
     assert mine.do(lambda client: client.inspect(name)).holders[0].fence == hold.fence
     mine.do(lambda client: hold.release())
     assert mine.do(lambda client: client.names()) == []
@@ -421,40 +429,40 @@ def test_a_server_that_closes_idle_connections_is_no_trouble(
 
 @pytest.mark.parametrize("what", ["pubsub", "both"])
 def test_a_waiter_whose_connections_are_killed_is_still_served(
-    agent: Make, mood: Any, name: str, what: str, caplog: pytest.LogCaptureFixture
+    agent: Make, server: Any, name: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "lockfast")
-    mine, other = agent(mood.url), agent(mood.url)
+    mine, other = agent(server.url), agent(server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
-    until(lambda: mood.call("PUBSUB", "CHANNELS"))
+    until(lambda: server.call("PUBSUB", "CHANNELS"))
     killed = 0
     for kind in ("normal", "pubsub") if what == "both" else (what,):
-        killed += mood.call("CLIENT", "KILL", "TYPE", kind)
+        killed += server.call("CLIENT", "KILL", "TYPE", kind)
     assert killed
-    time.sleep(0.3)  # the first thing that it does is to listen again
+    time.sleep(0.3)  # the waiter listens again first of all
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not by the bell"
+    assert time_of.seconds < 1.0, "not woken by the release"
     assert later.fence > hold.fence
-    # And the next wait has an ear again.
+    # The next waiter has a listener again.
     again = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: mine.client.statistics().waiting)
     time.sleep(0.1)
     with took() as time_of:
         other.do(lambda client: later.release())
         again.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not by the bell"
+    assert time_of.seconds < 1.0, "not woken by the release"
 
 
-def test_a_wait_that_ends_in_a_condition_says_so(agent: Make, mood: Any, name: str) -> None:
-    mine, other = agent(mood.url), agent(mood.url, lease=1.2)
+def test_a_wait_that_runs_out_during_an_error_raises(agent: Make, server: Any, name: str) -> None:
+    mine, other = agent(server.url), agent(server.url, lease=1.2)
     mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=0.5))
     until(lambda: other.client.statistics().waiting)
-    end = condition(mood, "READONLY")
+    end = provoke_error(server, "READONLY")
     try:
         with pytest.raises((AcquireTimeout, BackendError)):
             waits.result(PATIENCE)

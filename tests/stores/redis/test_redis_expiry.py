@@ -1,8 +1,8 @@
-"""A name on Redis expires neither under who holds it, nor before its last fence may be forgotten.
+"""A name on Redis expires neither while it is held nor before its last fence may be forgotten.
 
-The scripts set an expiry only now and then: `sizes.lua` says what is true in between, and that is
-looked at here after every step of a history that Hypothesis makes up, of a lock and a semaphore on
-the small Redis, whose clock it moves on, and sets back by no more than may be.
+The scripts set an expiry only now and then; `sizes.lua` states the invariants in between. This test
+checks them after every step of histories that Hypothesis generates, of a lock and a semaphore on
+MiniRedis, whose clock it advances, and sets back by no more than is allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockfast.stores.redis.backend import RedisBackend
 
 BUDGET = 30.0
 SIZES = {"lock": 1, "semaphore": 2}
-# µs. As the docs say it; and how often an expiry is set, and for how long.
+# µs: how long fences are kept according to the docs, how often an expiry is set, and for how long.
 REMEMBERED, SPAN, KEPT = 90_000_000, 10_000_000, 130_000_000
 SECOND = 1_000_000
 
@@ -41,11 +41,11 @@ class Names(RuleBasedStateMachine):
         transport = DirectTransport("left")
         transport.server = self.server
         self.backend = RedisBackend(transport, "Redis")
-        self.made = 0
-        self.claims: dict[str, Claim] = {}  # those that hold or wait
-        self.believed: dict[str, tuple[int, int]] = {}  # fence and end
+        self.claims_made = 0
+        self.claims: dict[str, Claim] = {}  # of holders and waiters
+        self.valid: dict[str, tuple[int, int]] = {}  # fence and end
         self.fences = dict.fromkeys(SIZES, 0)
-        self.has_moved = False
+        self.moved = False
 
     def tick(self) -> int:
         self.clock += 20
@@ -56,20 +56,20 @@ class Names(RuleBasedStateMachine):
         self.backend.close()
 
     def granted(self, claim: Claim, grant: Granted) -> None:
-        if claim.id not in self.believed:
+        if claim.id not in self.valid:
             assert grant.fence > self.fences[claim.name]
             self.fences[claim.name] = grant.fence
-        self.believed[claim.id] = grant.fence, self.clock + round(grant.lease * SECOND)
+        self.valid[claim.id] = grant.fence, self.clock + round(grant.lease * SECOND)
 
     def picked(self, pick: int) -> Claim | None:
         known = list(self.claims.values())
         return known[pick % len(known)] if known else None
 
-    # ---- the steps ---------------------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------------
 
     @rule(name=names, lease=st.sampled_from([2.0, 30.0, 30.1, 90.0, 129.0, 131.0, 300.0]))
     def claim(self, name: str, lease: float) -> None:
-        self.made += 1
+        self.claims_made += 1
         claim = Claim(name, f"{name}#{self.made}", "host 1 t", lease, SIZES[name], 1, True, True)
         self.claims[claim.id] = claim
         run(self.backend.watch(claim, lambda grant: grant and self.granted(claim, grant), 0.0))
@@ -78,8 +78,8 @@ class Names(RuleBasedStateMachine):
             self.granted(claim, answer)
 
     @rule(name=names, lease=st.sampled_from([2.0, 30.0]), times=st.integers(1, 12))
-    def it_is_busy_for_a_while(self, name: str, lease: float, times: int) -> None:
-        """Every few seconds somebody comes and goes."""
+    def use_repeatedly(self, name: str, lease: float, times: int) -> None:
+        """Acquire and release the name every few seconds."""
         for _ in range(times):
             self.pass_time(3.0)
             self.claim(name, lease)
@@ -89,25 +89,25 @@ class Names(RuleBasedStateMachine):
     def release(self, pick: int) -> None:
         if claim := self.picked(pick):
             del self.claims[claim.id]
-            self.believed.pop(claim.id, None)
-            run(self.backend.leave(claim, BUDGET) if pick % 5 == 0 else self.gone(claim))
+            self.valid.pop(claim.id, None)
+            run(self.backend.leave(claim, BUDGET) if pick % 5 == 0 else self.release_quietly(claim))
 
-    async def gone(self, claim: Claim) -> None:
+    async def release_quietly(self, claim: Claim) -> None:
         await self.backend.release(claim, BUDGET)
 
     @rule(pick=picks)
     def renew(self, pick: int) -> None:
         claim = self.picked(pick)
-        if claim and claim.id in self.believed:
-            (answer,) = run(self.backend.renew([claim], [self.believed[claim.id][0]], BUDGET))
+        if claim and claim.id in self.valid:
+            (answer,) = run(self.backend.renew([claim], [self.valid[claim.id][0]], BUDGET))
             if isinstance(answer, Granted):
                 self.granted(claim, answer)
 
     @rule(pick=picks)
     def break_hold(self, pick: int) -> None:
         claim = self.picked(pick)
-        if claim and claim.id in self.believed:
-            run(self.backend.break_hold(claim.name, self.believed.pop(claim.id)[0], BUDGET))
+        if claim and claim.id in self.valid:
+            run(self.backend.break_hold(claim.name, self.valid.pop(claim.id)[0], BUDGET))
 
     @rule(seconds=st.sampled_from([0.1, 3.0, 9.9, 10.0, 31.0, 80.0, 89.0, 120.0]))
     def pass_time(self, seconds: float) -> None:
@@ -121,38 +121,38 @@ class Names(RuleBasedStateMachine):
             self.clock -= back
 
     @rule(seconds=st.sampled_from([9.0, 60.0, 80.0, 89.0]))
-    def it_moves_to_a_server_whose_clock_is_behind(self, seconds: float) -> None:
-        """Every key keeps the rest of its life, as MIGRATE does it."""
+    def move_to_a_server_whose_clock_is_behind(self, seconds: float) -> None:
+        """Move all keys to another server; each keeps its remaining TTL, as with MIGRATE."""
         self.highest = max(self.highest, self.clock)
         by = -round(seconds * SECOND)
         if self.highest - (self.clock + by) > REMEMBERED:
             return
         keys = [f"{self.key(name)}{kind}" for name in SIZES for kind in ("", ":q", ":w")]
-        lives: dict[str, Any] = {key: self.server.call("PTTL", key) for key in keys}
+        ttls: dict[str, Any] = {key: self.server.call("PTTL", key) for key in keys}
         self.clock += by
-        for key, left in lives.items():
+        for key, left in ttls.items():
             if left > 0:
                 self.server.call("PERSIST", key)
                 self.server.call("PEXPIRE", key, left)
-        self.believed = {one: (fence, ends + by) for one, (fence, ends) in self.believed.items()}
-        self.has_moved = True
+        self.valid = {one: (fence, ends + by) for one, (fence, ends) in self.valid.items()}
+        self.moved = True
 
-    # ---- what is promised --------------------------------------------------------------------
+    # ---- invariants --------------------------------------------------------------------------
 
     @invariant()
-    def nothing_that_is_held_has_expired(self) -> None:
-        for claim_id, (_, ends) in list(self.believed.items()):
+    def no_held_name_has_expired(self) -> None:
+        for claim_id, (_, ends) in list(self.valid.items()):
             if ends <= self.clock:
-                del self.believed[claim_id]
+                del self.valid[claim_id]
             else:
                 name = self.claims[claim_id].name
                 assert self.server.call("HGET", self.key(name), claim_id), claim_id
 
     @invariant()
-    def a_name_lives_as_long_as_its_fence_says(self) -> None:
-        for name in SIZES if not self.has_moved else ():
-            said = self.server.call("HGETALL", self.key(name))
-            rows: dict[bytes, bytes] = dict(zip(said[::2], said[1::2], strict=True))
+    def a_name_is_kept_as_long_as_its_fence_requires(self) -> None:
+        for name in SIZES if not self.moved else ():
+            fields = self.server.call("HGETALL", self.key(name))
+            rows: dict[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
             if not rows:
                 continue
             left: Any = self.server.call("PTTL", self.key(name))
@@ -167,7 +167,7 @@ class Names(RuleBasedStateMachine):
 
 
 TestNames = Names.TestCase
-TestNames.pytestmark = [pytest.mark.timeout(600)]  # a failure takes its time to be made small
+TestNames.pytestmark = [pytest.mark.timeout(600)]  # shrinking a failure takes long
 TestNames.settings = settings(
     max_examples=200,
     stateful_step_count=40,
@@ -178,15 +178,15 @@ TestNames.settings = settings(
 
 
 @pytest.mark.parametrize("lease", [30.0, 90.0])
-def test_a_name_that_moved_is_kept_for_a_whole_lease(lease: float) -> None:
-    """Unused until the clock has come to the last fence again, so that no expiry is set."""
+def test_a_moved_name_is_kept_for_a_whole_lease(lease: float) -> None:
+    """The name is unused until the clock reaches its last fence again, so no expiry is set."""
     names = Names()
     names.clock -= names.clock % SPAN
     names.claim("lock", 30.0)
     names.release(1)
-    names.it_moves_to_a_server_whose_clock_is_behind(89.0)
+    names.move_to_a_server_whose_clock_is_behind(89.0)
     names.pass_time(89.0 + 9.0)
     names.claim("lock", lease)
     names.pass_time(lease - 0.1)
-    assert len(names.believed) == 1
-    names.nothing_that_is_held_has_expired()
+    assert len(names.valid) == 1
+    names.no_held_name_has_expired()

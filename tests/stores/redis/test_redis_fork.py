@@ -1,6 +1,6 @@
-"""fork and exit: the child holds nothing and disturbs nothing; who ends gives back what it held.
+"""fork and exit: a child holds and disturbs nothing; a process that ends releases its locks.
 
-Each scene plays in a process of its own, so that no thread of pytest is there when it forks.
+Each script runs in a process of its own, so that no thread of pytest is alive when it forks.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarnin
 import lockfast
 from lockfast import aio
 url, name, *rest = sys.argv[1:]
-def say(*words): print(*words, flush=True)
+def report(*values): print(*values, flush=True)
 def forked(work, limit=15):
     child = os.fork()
     if child == 0:
-        signal.alarm(limit)  # a child that hangs is ended, and its status says so
+        signal.alarm(limit)  # a child that hangs is ended with SIGALRM
         code = 1
         try:
             code = int(work() or 0)
         except BaseException as error:
-            say("child raised", repr(error))
+            report("child raised", repr(error))
         finally:
             os._exit(code)
     return child
 def status(child): return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-def ids(client):
-    # Which connections the server knows of this process's clients, by their ports.
-    return sorted(link.sock.getsockname() for link in client._backend._transport._links)
+def addresses(client):
+    # The addresses of the client's connections.
+    return sorted(each.sock.getsockname() for each in client._backend._transport._connections)
 """
 
 
-def play(code: str, *said: str) -> list[str]:
-    """Play a scene to its end; what it said."""
+def run_script(code: str, *arguments: str) -> list[str]:
+    """Run a script to its end; return the lines that it reported."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + code, *said],
+        [sys.executable, "-W", "error", "-c", PRELUDE + code, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -76,11 +76,11 @@ def url(request: Any, redis_server: Any, secured: Any) -> str:
 
 
 def test_a_child_holds_nothing_disturbs_nothing_and_can_lock(url: str, name: str) -> None:
-    said = play(
+    reported = run_script(
         """
 client = lockfast.connect(url, lease=0.9); lock = client.lock(name); hold = lock.acquire()
-while len(ids(client)) < 2: time.sleep(0.01)  # until the keeper has connected, too
-before = ids(client)
+while len(addresses(client)) < 2: time.sleep(0.01)  # until the keeper has connected, too
+before = addresses(client)
 def child():
     assert not hold.is_held and hold.lost and not lock.is_held
     assert client.lock(name).try_acquire() is None
@@ -94,25 +94,26 @@ def child():
     try: hold.release()
     except lockfast.HoldLost: pass
     client.close(); gc.collect()
-say(status(forked(child)), hold.is_held)
+report(status(forked(child)), hold.is_held)
 def exits():
     import atexit; gc.collect(); atexit._run_exitfuncs()
-say(status(forked(exits)), hold.is_held)
+report(status(forked(exits)), hold.is_held)
 renewals = client.statistics().renewals
 while client.statistics().renewals < renewals + 2: time.sleep(0.01)
-say(hold.fence == client.inspect(name).holders[0].fence, before == ids(client) and len(before) == 2)
-hold.release(); say("released", client.statistics().renew_errors)
+fences = [holder.fence for holder in client.inspect(name).holders]
+report(fences == [hold.fence], before == addresses(client) and len(before) == 2)
+hold.release(); report("released", client.statistics().renew_errors)
 """,
         url,
         name,
     )
-    assert said == ["0 True", "0 True", "True True", "released 0"]
+    assert reported == ["0 True", "0 True", "True True", "released 0"]
 
 
-def test_a_fork_while_a_thread_waits_does_not_deafen_the_parent(
+def test_a_fork_while_a_thread_waits_does_not_end_its_listening(
     redis_server: Any, name: str
 ) -> None:
-    said = play(
+    reported = run_script(
         """
 client = lockfast.connect(url); hold = client.lock(name).acquire()
 got = []
@@ -126,19 +127,19 @@ def child():
     with client.lock(name + "-own"): pass
     assert client.lock(name).try_acquire(timeout=0.1) is None
     gc.collect()
-say(status(forked(child)))
+report(status(forked(child)))
 began = time.monotonic(); hold.release(); thread.join(9)
-say(got[0] - began < 0.5, client.inspect(name).holders)
+report(got[0] - began < 0.5, client.inspect(name).holders)
 client.close()
 """,
         redis_server.url,
         name,
     )
-    assert said == ["0", "True ()"]
+    assert reported == ["0", "True ()"]
 
 
-def test_a_fork_of_a_running_loop_does_not_deafen_the_parent(redis_server: Any, name: str) -> None:
-    said = play(
+def test_a_fork_of_a_running_loop_does_not_end_its_listening(redis_server: Any, name: str) -> None:
+    reported = run_script(
         """
 async def main():
     client = aio.connect(url, lease=1.5); hold = await client.lock(name).acquire()
@@ -154,18 +155,18 @@ async def main():
             assert await client.lock(name).try_acquire(timeout=0.1) is None
         asyncio.run(again())
         gc.collect()
-    say(status(forked(child)), hold.is_held)
+    report(status(forked(child)), hold.is_held)
     await asyncio.sleep(0.6)
-    say(hold.is_held, client.statistics().renew_errors)
+    report(hold.is_held, client.statistics().renew_errors)
     began = time.monotonic(); await hold.release(); later = await waits
-    say(time.monotonic() - began < 0.5)
+    report(time.monotonic() - began < 0.5)
     await later.release(); await client.close()
 asyncio.run(main())
 """,
         redis_server.url,
         name,
     )
-    assert said == ["0 True", "True 0", "True"]
+    assert reported == ["0 True", "True 0", "True"]
 
 
 def test_workers_that_inherit_a_client_exclude_each_other(
@@ -173,7 +174,7 @@ def test_workers_that_inherit_a_client_exclude_each_other(
 ) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
-    said = play(
+    reported = run_script(
         """
 import pathlib; counter = pathlib.Path(rest[0])
 client = lockfast.connect(url); client.lock(name).acquire().release()
@@ -183,13 +184,13 @@ def work():
             number = int(counter.read_text()); time.sleep(0.001)
             counter.write_text(str(number + 1))
 children = [forked(work) for _ in range(3)]; work()
-say([status(child) for child in children])
+report([status(child) for child in children])
 """,
         redis_server.url,
         name,
         str(counter),
     )
-    assert said == ["[0, 0, 0]"] and counter.read_text() == "60"
+    assert reported == ["[0, 0, 0]"] and counter.read_text() == "60"
 
 
 # ---- the end of a process -----------------------------------------------------------------------
@@ -198,13 +199,15 @@ say([status(child) for child in children])
 ENDS = {
     "exit": "",
     "error": "raise SystemExit(3)",
-    "SIGTERM": "signal.signal(signal.SIGTERM, lambda *_: sys.exit()); say('ready'); time.sleep(30)",
+    "SIGTERM": """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit()); report('ready'); time.sleep(30)
+""",
 }
 
 
 @pytest.mark.parametrize("api", ["blocking", "asyncio"])
 @pytest.mark.parametrize("end", list(ENDS))
-def test_who_ends_gives_back_what_it_holds_and_waits_for(
+def test_a_process_that_exits_releases_its_holds_and_leaves_the_queues(
     redis_server: Any, name: str, end: str, api: str
 ) -> None:
     blocking = """
@@ -221,7 +224,7 @@ hold = asyncio.run(main())
         [
             sys.executable,
             "-c",
-            PRELUDE + (blocking if api == "blocking" else tasks) + "say('held')\n" + ENDS[end],
+            PRELUDE + (blocking if api == "blocking" else tasks) + "report('held')\n" + ENDS[end],
             redis_server.url,
             name,
         ],
@@ -237,7 +240,7 @@ hold = asyncio.run(main())
             process.send_signal(signal.SIGTERM)
         with took() as time_of:
             process.wait(PATIENCE)
-        assert time_of.seconds < 1.0 + 1.0, "it hung"
+        assert time_of.seconds < 1.0 + 1.0, "the exit hung"
         key = key_of(f"default:{name}")
         left = redis_server.client().hgetall(key)
         assert set(left) <= {b".f"}, "still held"
@@ -249,14 +252,14 @@ hold = asyncio.run(main())
         process.stdout.close()
 
 
-def is_heard(redis_server: Any, name: str) -> bool:
-    """Does somebody wait for it, and has said where it hears its bell?"""
+def has_wake_address(redis_server: Any, name: str) -> bool:
+    """Return whether the name has a waiter that gave its wake address."""
     waiters = redis_server.call("HGETALL", f"lf:{{default:{name}}}:w")
     rows = [str(row).split(" ") for row in waiters.values()]
     return any(len(row) > 6 and row[6] != "." for row in rows)
 
 
-def test_a_killed_process_is_noticed_after_one_lease_and_its_place_at_once(
+def test_a_killed_holder_is_noticed_after_one_lease_and_a_killed_waiter_at_once(
     redis_server: Any, name: str
 ) -> None:
     process = subprocess.Popen(
@@ -267,7 +270,7 @@ def test_a_killed_process_is_noticed_after_one_lease_and_its_place_at_once(
             + """
 client = lockfast.connect(url, lease=1.0); hold = client.lock(name).acquire()
 threading.Thread(target=lambda: client.lock(name + "-2").acquire(), daemon=True).start()
-say('held'); time.sleep(30)
+report('held'); time.sleep(30)
 """,
             redis_server.url,
             name,
@@ -280,13 +283,15 @@ say('held'); time.sleep(30)
         with lockfast.connect(redis_server.url) as client:
             second = client.lock(f"{name}-2").acquire()
             assert process.stdout.readline() == b"held\n"
-            until(lambda: is_heard(redis_server, f"{name}-2"))
+            until(lambda: has_wake_address(redis_server, f"{name}-2"))
             process.kill()
             process.wait(PATIENCE)
             began = time.monotonic()
             until(lambda: not redis_server.call("PUBSUB", "CHANNELS"))
             second.release()
-            assert client.lock(f"{name}-2").try_acquire() is not None, "granted to the dead"
+            assert client.lock(f"{name}-2").try_acquire() is not None, (
+                "granted to the killed waiter"
+            )
             hold = client.lock(name).acquire(timeout=PATIENCE)
             assert hold.is_held and time.monotonic() - began < 1.25 + 0.5
     finally:

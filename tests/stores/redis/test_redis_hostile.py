@@ -1,5 +1,5 @@
-"""Data that is not ours under our keys, and servers that are not Redis: said, never overwritten,
-never believed."""
+"""Foreign data under lockfast's keys, and servers that are not Redis: errors name them, the data is
+never overwritten, and malformed replies are never trusted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FOREIGN = {
     "string": lambda key: ("SET", key, "somebody's"),
     "list": lambda key: ("RPUSH", key, "a", "b"),
     "hash": lambda key: ("HSET", key, "user", "7", "name", "x"),
-    "counter": lambda key: ("HSET", key, ".f", "many"),
+    "counter": lambda key: ("HSET", key, ".f", "text"),
 }
 
 
 @pytest.mark.parametrize("kind", list(FOREIGN))
-def test_data_of_others_in_place_of_a_lock_is_named_and_left_alone(
+def test_foreign_data_under_the_key_of_a_lock_is_named_and_left_alone(
     agent: Make, redis_server: Any, name: str, kind: str
 ) -> None:
     key = key_of(f"default:{name}")
@@ -49,7 +49,7 @@ def test_data_of_others_in_place_of_a_lock_is_named_and_left_alone(
 
 
 @pytest.mark.parametrize("which, kind", [(":q", "string"), (":q", "hash"), (":w", "list")])
-def test_data_of_others_in_place_of_a_queue_is_named_and_left_alone(
+def test_foreign_data_under_the_key_of_a_queue_is_named_and_left_alone(
     agent: Make, redis_server: Any, name: str, which: str, kind: str
 ) -> None:
     mine, other = agent(redis_server.url), agent(redis_server.url)
@@ -65,7 +65,7 @@ def test_data_of_others_in_place_of_a_queue_is_named_and_left_alone(
     mine.do(lambda client: hold.release())
 
 
-def test_one_key_that_was_overwritten_does_not_cost_its_neighbours_their_renewal(
+def test_an_overwritten_key_does_not_prevent_the_renewal_of_other_holds(
     agent: Make, redis_server: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "lockfast")
@@ -91,7 +91,7 @@ def test_one_key_that_was_overwritten_does_not_cost_its_neighbours_their_renewal
     redis_server.call("DEL", victim)
 
 
-def test_keys_that_look_like_ours_but_are_not_do_not_break_names(
+def test_keys_that_only_resemble_lock_keys_are_ignored_by_names(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine = agent(redis_server.url)
@@ -127,51 +127,51 @@ def fake() -> Iterator[Callable[..., FakeServer]]:
 
 NOW = b"1800000000000000"
 GRANT = b"*3\r\n:1\r\n:" + NOW + b"\r\n:1200000\r\n"
-NONSENSE = {
+MALFORMED = {
     "a status": b"+OK\r\n",
-    "nothing": b"_\r\n",
+    "null": b"_\r\n",
     "a number": b":1\r\n",
     "an empty list": b"*0\r\n",
     "a short list": b"*1\r\n:1\r\n",
     "a map": b"%1\r\n:0\r\n:1\r\n",
     "a fence that is text": b"*3\r\n:1\r\n$3\r\nabc\r\n:1200000\r\n",
-    "a fence that is nothing": b"*3\r\n:1\r\n_\r\n:1200000\r\n",
+    "a fence that is null": b"*3\r\n:1\r\n_\r\n:1200000\r\n",
     "a fence below zero": b"*3\r\n:1\r\n:-5\r\n:1200000\r\n",
     "a fence that is a fraction": b"*3\r\n:1\r\n,1.5\r\n:1200000\r\n",
-    "a fence beyond all numbers": b"*3\r\n:1\r\n:9223372036854775807\r\n:1200000\r\n",
+    "a fence that is too large": b"*3\r\n:1\r\n:9223372036854775807\r\n:1200000\r\n",
     "a lease of years": b"*3\r\n:1\r\n:" + NOW + b"\r\n:900000000000000\r\n",
-    "a lease of nothing": b"*3\r\n:1\r\n:" + NOW + b"\r\n:0\r\n",
+    "a lease of zero": b"*3\r\n:1\r\n:" + NOW + b"\r\n:0\r\n",
     "a lease that is text": b"*3\r\n:1\r\n:" + NOW + b"\r\n$1\r\nx\r\n",
     "an unknown kind": b"*3\r\n:7\r\n:1\r\n:1\r\n",
     "busy with text": b"*3\r\n:0\r\n$1\r\nx\r\n$1\r\ny\r\n",
     "text": b"$3\r\nabc\r\n",
-    "text without a word": b"$0\r\n\r\n",
+    "empty text": b"$0\r\n\r\n",
     "text that is not quite a fence": b"$17\r\n" + NOW + b" \r\n",
     "a fence of zero": b"$1\r\n0\r\n",
     "a fence below zero, as text": b"$2\r\n-5\r\n",
-    "a fence beyond all numbers, as text": b"$19\r\n9223372036854775807\r\n",
+    "a fence that is too large, as text": b"$19\r\n9223372036854775807\r\n",
     "garbage": b"\x16\x03\x01 this is not what you think\r\n\r\n",
     "a web page": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
-    "a nest": b"*1\r\n" * 60 + b":1\r\n",
+    "a nested array": b"*1\r\n" * 60 + b":1\r\n",
 }
 
 
-@pytest.mark.parametrize("what", list(NONSENSE))
-def test_an_answer_that_makes_no_sense_is_an_error_and_ends_the_connection(
+@pytest.mark.parametrize("what", list(MALFORMED))
+def test_a_malformed_reply_is_an_error_and_ends_the_connection(
     agent: Make, fake: Callable[..., FakeServer], what: str
 ) -> None:
-    server = fake(NONSENSE[what])
+    server = fake(MALFORMED[what])
     mine = agent(server.url, lease=1.2)
-    with took() as time_of, pytest.raises(BackendError, match=r"no sense|protocol"):
+    with took() as time_of, pytest.raises(BackendError, match=r"unexpected reply|protocol"):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 1.0, "a hang"
+    assert time_of.seconds < 0.2 + 1.0, "the call hung"
     until(lambda: server.closed == server.accepted)
     assert mine.client.statistics().held == 0
 
 
 @pytest.mark.parametrize("answer", [b"*0\r\n", b"$1\r\nx\r\n", b"*1\r\n*0\r\n"])
 @pytest.mark.parametrize("verb", ["release", "renew", "inspect", "names", "break_hold", "detach"])
-def test_no_verb_believes_nonsense(
+def test_no_operation_accepts_a_malformed_reply(
     agent: Make, fake: Callable[..., FakeServer], verb: str, answer: bytes
 ) -> None:
     server = fake(GRANT, answer)
@@ -190,29 +190,27 @@ def test_no_verb_believes_nonsense(
     server.answers = [b":1\r\n"]
 
 
-def test_a_fence_that_goes_back_is_not_believed(
-    agent: Make, fake: Callable[..., FakeServer]
-) -> None:
+def test_a_decreasing_fence_is_refused(agent: Make, fake: Callable[..., FakeServer]) -> None:
     busy = b"*3\r\n:0\r\n:1500000\r\n:" + NOW + b"\r\n"
     back = b"*3\r\n:1\r\n:1799999999999999\r\n:1200000\r\n"
     server = fake(busy, back)
     mine = agent(server.url, lease=6)
-    with pytest.raises(BackendError, match="fence 1799999999999999 after it had told of 18"):
+    with pytest.raises(BackendError, match="fence 1799999999999999 after it had issued 18"):
         mine.do(lambda client: client.lock("a").acquire(timeout=5))
 
 
-def test_one_answer_too_many_is_not_taken_for_the_next_ones(
+def test_a_surplus_reply_is_not_taken_for_the_next_one(
     agent: Make, fake: Callable[..., FakeServer]
 ) -> None:
     server = fake(GRANT + b":0\r\n", GRANT)
     mine = agent(server.url, lease=1.2)
     hold = mine.do(lambda client: client.lock("a").acquire(timeout=0))
     server.answers = [b":1\r\n"]
-    mine.do(lambda client: hold.release())  # the old answer said that it was not held
+    mine.do(lambda client: hold.release())  # the surplus reply means "not held"
     until(lambda: server.closed)
 
 
-def endless(start: bytes, more: bytes) -> Callable[[Any], None]:
+def endless_reply(start: bytes, more: bytes) -> Callable[[Any], None]:
     def answer(end: Any) -> None:
         end.settimeout(PATIENCE)
         end.sendall(start)
@@ -229,10 +227,10 @@ def endless(start: bytes, more: bytes) -> Callable[[Any], None]:
         (b"", b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n" * 1000),
     ],
 )
-def test_an_answer_without_end_is_an_error_within_the_budget_and_without_filling_memory(
+def test_an_endless_reply_is_an_error_within_the_budget_and_does_not_fill_memory(
     agent: Make, fake: Callable[..., FakeServer], start: bytes, more: bytes
 ) -> None:
-    server = fake(endless(start, more))
+    server = fake(endless_reply(start, more))
     mine = agent(server.url, lease=1.2)
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
@@ -240,7 +238,7 @@ def test_an_answer_without_end_is_an_error_within_the_budget_and_without_filling
     until(lambda: server.closed == server.accepted)
 
 
-def test_an_answer_that_trickles_is_over_with_the_budget(
+def test_a_trickling_reply_ends_with_the_budget(
     agent: Make, fake: Callable[..., FakeServer]
 ) -> None:
     def trickle(end: Any) -> None:
@@ -255,7 +253,7 @@ def test_an_answer_that_trickles_is_over_with_the_budget(
     assert time_of.seconds < 0.2 + 0.7
 
 
-def test_a_bell_that_is_forged_wakes_but_does_not_grant(
+def test_a_forged_wake_up_wakes_but_does_not_grant(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine, other = agent(redis_server.url), agent(redis_server.url)
@@ -264,7 +262,7 @@ def test_a_bell_that_is_forged_wakes_but_does_not_grant(
     until(lambda: other.client.statistics().waiting)
     (channel,) = until(lambda: redis_server.call("PUBSUB", "CHANNELS", "lf:wake:*"))
     (claim_id,) = other.client.core.ledger.waiting
-    for said in (
+    for message in (
         f"{claim_id} 1 30000000",
         f"{claim_id} x y",
         f"{claim_id} {hold.fence} 5000000",
@@ -273,56 +271,56 @@ def test_a_bell_that_is_forged_wakes_but_does_not_grant(
         b"\xff\xfe",
         f"{claim_id} 1 2 3 4",
     ):
-        redis_server.call("PUBLISH", channel, said)
+        redis_server.call("PUBLISH", channel, message)
     assert waits.result(PATIENCE) is None
     assert hold.is_held
     mine.do(lambda client: hold.release())
 
 
-def test_an_answer_and_a_bell_in_one_read_are_both_heard(
-    redis_server: Any, network: Any, far: str, name: str, agents: Callable[..., Agent]
+def test_a_reply_and_a_wake_up_in_one_read_are_both_processed(
+    redis_server: Any, network: Any, proxied: str, name: str, agents: Callable[..., Agent]
 ) -> None:
-    """A thread hears its bells on the connection on which it asks: one may come right behind an
-    answer, and no poll will tell of it any more."""
-    mine, other = agents("blocking", redis_server.url), agents("blocking", far, lease=1.5)
+    """A thread receives replies and wake-ups on one connection. A wake-up may arrive right behind a
+    reply, in the same read, and then poll() no longer reports it."""
+    mine, other = agents("blocking", redis_server.url), agents("blocking", proxied, lease=1.5)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
     transport = other.client._backend._transport
-    listening = [link for link in transport._links if link.pushed is not None]
-    # The answer that the waiter reads next has its bell behind it.
-    (ear,), heard, late = listening, threading.Event(), []
-    feed = ear.reader.feed
+    listening = [each for each in transport._connections if each.pushed is not None]
+    # The wake-up follows the reply that the waiter reads next.
+    (connection,), delivered, late = listening, threading.Event(), []
+    feed = connection.reader.feed
     (claim_id,) = other.client.core.ledger.waiting
 
     class Reader:
-        def __getattr__(self, word: str) -> Any:
-            return getattr(reader, word)
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(reader, attribute)
 
         def feed(self, data: bytes) -> None:
             if pushed:
-                late.append(not heard.is_set())
+                late.append(not delivered.is_set())
             elif data[:1] == b"*":
                 pushed.append(True)
-                bell = claim_id.encode()
-                push = b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$%d\r\n%b\r\n" % (len(bell), bell)
+                message = claim_id.encode()
+                push = b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$%d\r\n%b\r\n" % (len(message), message)
                 data += push
             feed(data)
 
     pushed: list[bool] = []
-    reader, ear.reader = ear.reader, Reader()
-    wakes = transport.wakeups.wake
-    transport.wakeups.wake = lambda claim_id, grant: (heard.set(), wakes(claim_id, grant))
-    transport.wakeups.wake_all()  # it asks again
-    assert heard.wait(PATIENCE) and not any(late), "the bell stayed in the reader"
+    reader, connection.reader = connection.reader, Reader()
+    deliver = transport.wakeups.deliver
+    transport.wakeups.deliver = lambda claim_id, grant: (delivered.set(), deliver(claim_id, grant))
+    transport.wakeups.wake_all()  # the waiter claims again
+    assert delivered.wait(PATIENCE) and not any(late), "the wake-up stayed in the reader"
     mine.do(lambda client: hold.release())
     waits.result(PATIENCE)
 
 
-def test_a_place_without_its_queue_is_taken_anew(
+def test_a_waiter_whose_queue_was_evicted_is_enqueued_again(
     redis_server: Any, name: str, agents: Callable[..., Agent]
 ) -> None:
-    """One of a name's keys can be evicted alone: who waits must not wait for ever."""
+    """A single key of a name can be evicted: the waiter must not wait for ever."""
     mine, other = agents("blocking", redis_server.url), agents("blocking", redis_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))

@@ -1,5 +1,4 @@
-"""Looking, while the server closes connections or is away: it is asked again once, and not for
-longer than once."""
+"""Inspection while the server closes connections or is down: one retry, within a single budget."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ from fake_redis import Agent, connections, took, until
 from lockfast import BackendError
 
 Make = Callable[..., Agent]
-Look = Callable[[Any, str], Any]
-SLACK = 0.1 + 0.6  # what is promised, and what a noisy machine takes; two budgets would be more
+Inspection = Callable[[Any, str], Any]
+SLACK = 0.1 + 0.6  # the promised bound, and the delay of a busy machine; less than a budget
 
-LOOKS: dict[str, Look] = {
+INSPECTIONS: dict[str, Inspection] = {
     "inspect": lambda client, name: client.inspect(name),
     "locked": lambda client, name: client.lock(name).locked(),
     "plain locked": lambda client, name: client.lock(name, layout="simple").locked(),
@@ -23,56 +22,56 @@ LOOKS: dict[str, Look] = {
 }
 
 
-@pytest.fixture(params=list(LOOKS))
-def look(request: pytest.FixtureRequest) -> Look:
-    return LOOKS[request.param]
+@pytest.fixture(params=list(INSPECTIONS))
+def inspection(request: pytest.FixtureRequest) -> Inspection:
+    return INSPECTIONS[request.param]
 
 
-def test_a_connection_that_the_server_closes_in_that_very_moment_is_no_trouble(
-    agent: Make, new_redis: Callable[..., Any], name: str, look: Look
+def test_an_inspection_is_retried_if_the_server_closes_the_connection_at_that_moment(
+    agent: Make, new_redis: Callable[..., Any], name: str, inspection: Inspection
 ) -> None:
     server = new_redis()
     mine = agent(server.url)
-    before = mine.do(lambda client: look(client, name))
+    before = mine.do(lambda client: inspection(client, name))
 
-    def closed_and_asked(client: Any) -> Any:
-        """On the thread that asks: nobody reads the news between the two."""
+    def inspect_after_close(client: Any) -> Any:
+        """Run on the inspecting thread, so that nothing reads the end of the connection between."""
         assert server.call("CLIENT", "KILL", "TYPE", "normal")
         until(lambda: not connections(server))
-        return look(client, name)
+        return inspection(client, name)
 
-    assert type(mine.do(closed_and_asked)) is type(before)
+    assert type(mine.do(inspect_after_close)) is type(before)
 
 
-def test_a_server_that_is_gone_is_told_with_the_same_error(
-    agent: Make, new_redis: Callable[..., Any], name: str, look: Look
+def test_a_server_that_is_down_is_named_each_time(
+    agent: Make, new_redis: Callable[..., Any], name: str, inspection: Inspection
 ) -> None:
     server = new_redis()
     mine = agent(server.url)
-    mine.do(lambda client: look(client, name))
+    mine.do(lambda client: inspection(client, name))
     server.kill()
     for _ in range(2):
         with took() as time_of, pytest.raises(BackendError, match=str(server.port)) as caught:
-            mine.do(lambda client: look(client, name))
+            mine.do(lambda client: inspection(client, name))
         assert caught.value.transient and time_of.seconds < 1.0
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_server_that_is_silent_costs_one_budget_and_not_two(
+def test_a_silent_server_takes_one_budget_and_not_two(
     agent: Make,
     network: Any,
-    far: str,
+    proxied: str,
     name: str,
-    look: Look,
+    inspection: Inspection,
     connected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     budget = 1.0
     monkeypatch.setattr("lockfast.core.locks.MAX_BUDGET", budget)
-    mine = agent(far)
+    mine = agent(proxied)
     if connected:
-        mine.do(lambda client: look(client, name))
+        mine.do(lambda client: inspection(client, name))
     network.black_hole()
     with took() as time_of, pytest.raises(BackendError, match="not answer") as caught:
-        mine.do(lambda client: look(client, name))
+        mine.do(lambda client: inspection(client, name))
     assert caught.value.transient and time_of.seconds < budget + SLACK

@@ -1,4 +1,4 @@
-"""The museum's rooms that need a Redis: bugs of other libraries, tried where they were found."""
+"""Bugs that other libraries had on Redis, tried on lockfast (see tests/api/test_museum.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def rows(server: Any, name: str) -> dict[bytes, bytes]:
-    """What stands in the store, claim by claim."""
+    """Return the rows of the name's holders in the store: claim id → row."""
     found = server.client().hgetall(key_of(f"default:{name}"))
     return {key: value for key, value in found.items() if key != b".f"}
 
@@ -34,21 +34,21 @@ def rows(server: Any, name: str) -> dict[bytes, bytes]:
 
 
 def test_redis_py_a_lost_reply_leaves_no_ghost_lock(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    mine = agent(far, lease=3)
+    mine = agent(proxied, lease=3)
     warm = mine.do(lambda client: client.lock(name).acquire())
     mine.do(lambda client: warm.release())
     network.lose_replies(match=CLAIM.sha.encode())
     hold = mine.do(lambda client: client.lock(name).acquire(timeout=0))
-    assert network.dropped == 1
-    ((_, said),) = rows(redis_server, name).items()
-    assert said.startswith(f"{hold.fence} ".encode())
+    assert network.lost_replies == 1
+    ((_, row),) = rows(redis_server, name).items()
+    assert row.startswith(f"{hold.fence} ".encode())
     mine.do(lambda client: hold.release())
     assert not rows(redis_server, name)
 
 
-def test_redis_py_two_tasks_or_threads_sharing_a_lock_object_do_not_free_each_others(
+def test_redis_py_tasks_or_threads_sharing_a_lock_object_do_not_release_each_others_holds(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine = agent(redis_server.url)
@@ -90,16 +90,16 @@ async def _pause() -> None:
 
 
 def test_redis_py_a_release_after_a_connection_error_can_be_retried(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    mine = agent(far, lease=2)
+    mine = agent(proxied, lease=2)
     lock = mine.client.lock(name, lease=5, owner="me")
     hold = mine.do(lambda client: lock.acquire())
     network.refuse()
     network.reset()
     with pytest.raises(BackendError, match="unknown"):
         mine.do(lambda client: lock.release())
-    assert rows(redis_server, name), "it did arrive: the test tests nothing"
+    assert rows(redis_server, name), "the release did arrive"
     network.accept()
     mine.do(lambda client: hold.release())
     assert not rows(redis_server, name)
@@ -113,9 +113,9 @@ def test_redis_py_a_token_cannot_be_guessed(agent: Make, redis_server: Any, name
         (token,) = rows(redis_server, f"{name}-{number}")
         tokens.append(token.decode().split("-")[0])
     assert len(set(tokens)) == 12 and all(re.fullmatch("[0-9a-f]{32}", token) for token in tokens)
-    for column in zip(*tokens, strict=True):  # a clock or a host in it would be shared
+    for column in zip(*tokens, strict=True):  # a clock or a host name would be shared
         assert max(map(column.count, column)) < 8
-    # And nobody tells it: not the snapshot, not the message, not the repr.
+    # Neither the snapshot nor a message nor a repr shows it.
     snapshot = agents[0].do(lambda client: client.inspect(f"{name}-1"))
     with pytest.raises(AcquireTimeout) as caught:
         agents[0].do(lambda client: client.lock(f"{name}-1").acquire(timeout=0))
@@ -130,16 +130,16 @@ def test_redis_py_does_not_give_up_early(agent: Make, redis_server: Any, name: s
         with took() as time_of, pytest.raises(AcquireTimeout):
             other.do(lambda client: client.lock(name).acquire(timeout=timeout))  # noqa: B023
         assert timeout <= time_of.seconds < timeout + 1
-    # One that frees itself shortly before the end is had.
+    # A lock that expires shortly before the timeout is acquired.
     short = f"{name}-short"
     mine.do(lambda client: client.lock(short, lease=0.3).acquire())
     assert other.do(lambda client: client.lock(short).acquire(timeout=0.6)).is_held
 
 
-def test_redis_py_the_driver_does_not_ask_ten_times(
-    agent: Make, network: Any, far: str, name: str
+def test_redis_py_the_driver_does_not_retry_ten_times(
+    agent: Make, network: Any, proxied: str, name: str
 ) -> None:
-    mine = agent(far, lease=1.2)
+    mine = agent(proxied, lease=1.2)
     network.refuse()
     with took() as time_of, pytest.raises(BackendError):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
@@ -173,17 +173,17 @@ def test_python_redis_lock_the_timer_does_not_restart_at_each_lost_race(
     (channel,) = until(lambda: redis_server.call("PUBSUB", "CHANNELS", "lf:wake:*"))
     (claim_id,) = other.client.core.ledger.waiting
     began, wakes = time.monotonic(), 0
-    with redis_server.client() as ringer:
+    with redis_server.client() as publisher:
         while not waits.done():
-            wakes += ringer.publish(channel, claim_id)
+            wakes += publisher.publish(channel, claim_id)
             time.sleep(0.02)
     assert waits.result() is None and time.monotonic() - began < 1.5 and wakes > 3
 
 
 def test_python_redis_lock_the_renewal_thread_survives_errors(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    mine = agent(far, lease=1.5)
+    mine = agent(proxied, lease=1.5)
     hold = mine.do(lambda client: client.lock(name).acquire())
     network.lose_replies(2, match=RENEW.sha.encode())
     until(lambda: mine.client.statistics().renew_errors >= 2)
@@ -194,10 +194,10 @@ def test_python_redis_lock_the_renewal_thread_survives_errors(
 
 
 def test_python_redis_lock_a_crashed_holder_is_noticed_on_time(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
     lease = 0.7
-    crashed, other = agent(far, lease=lease), agent(redis_server.url)
+    crashed, other = agent(proxied, lease=lease), agent(redis_server.url)
     crashed.do(lambda client: client.lock(name).acquire())
     network.black_hole()
     with took() as time_of:
@@ -213,7 +213,7 @@ def test_sherlock_no_lease_still_excludes(agent: Make, redis_server: Any, name: 
     mine, other = agent(redis_server.url), agent(redis_server.url)
     hold = mine.do(lambda client: client.lock(name, lease=None).acquire())
     assert other.do(lambda client: client.lock(name, lease=None).try_acquire()) is None
-    assert redis_server.call("PTTL", key_of(f"default:{name}")) > 0, "it would stay for ever"
+    assert redis_server.call("PTTL", key_of(f"default:{name}")) > 0, "the key would never expire"
     mine.do(lambda client: hold.release())
 
 
@@ -236,10 +236,10 @@ def test_celery_once_a_stale_release_does_not_delete_anothers_lock(
 # ---- Redisson -----------------------------------------------------------------------------------
 
 
-def test_redisson_a_dead_waiter_does_not_cost_the_living_minutes(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+def test_redisson_a_dead_waiter_does_not_delay_the_others(
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    mine, dead, alive = agent(redis_server.url), agent(far), agent(redis_server.url)
+    mine, dead, alive = agent(redis_server.url), agent(proxied), agent(redis_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     doomed = dead.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: len(mine.do(lambda client: client.inspect(name)).waiters) == 1)
@@ -247,7 +247,7 @@ def test_redisson_a_dead_waiter_does_not_cost_the_living_minutes(
     waits = alive.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: len(mine.do(lambda client: client.inspect(name)).waiters) == 2)
     network.refuse()
-    network.reset()  # its process is gone, and nobody listens to its bell
+    network.reset()  # as if the process were gone: no listener for its wake-up
     until(lambda: len(redis_server.call("PUBSUB", "CHANNELS", "lf:wake:*")) <= 1)
     with took() as time_of:
         mine.do(lambda client: hold.release())
@@ -260,13 +260,13 @@ def test_redisson_a_dead_waiter_does_not_cost_the_living_minutes(
 
 
 def test_redisson_renewal_does_not_outlive_unlock(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    """#7272. Also not the renewal that is under way."""
-    mine = agent(far, lease=0.9)
-    for turn in range(2):
+    """Redisson #7272, including a renewal in flight."""
+    mine = agent(proxied, lease=0.9)
+    for attempt in range(2):
         hold = mine.do(lambda client: client.lock(name).acquire())
-        time.sleep(0.295 + turn * 0.01)  # the renewal is due just now
+        time.sleep(0.295 + attempt * 0.01)  # the renewal is due just now
         mine.do(lambda client: hold.release())  # noqa: B023
         assert not rows(redis_server, name)
     ttl = redis_server.call("PTTL", key_of(f"default:{name}"))
@@ -276,10 +276,10 @@ def test_redisson_renewal_does_not_outlive_unlock(
 
 
 def test_redisson_renewal_does_not_stop_for_ever_after_one_error(
-    agent: Make, network: Any, far: str, name: str
+    agent: Make, network: Any, proxied: str, name: str
 ) -> None:
-    """#2515."""
-    mine = agent(far, lease=0.9)
+    """Redisson #2515."""
+    mine = agent(proxied, lease=0.9)
     hold = mine.do(lambda client: client.lock(name).acquire())
     network.reset()
     until(lambda: mine.client.statistics().renewals >= 2)
@@ -290,7 +290,7 @@ def test_redisson_renewal_does_not_stop_for_ever_after_one_error(
 def test_redisson_a_fence_is_the_holds_own_and_not_the_next_holders(
     agent: Make, redis_server: Any, name: str
 ) -> None:
-    """getToken() asked the store, and told the next holder's."""
+    """getToken() asked the store and returned the fence of the next holder."""
     mine, other = agent(redis_server.url), agent(redis_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     fence = hold.fence
@@ -303,14 +303,14 @@ def test_redisson_a_fence_is_the_holds_own_and_not_the_next_holders(
 
 
 def test_redisson_an_unlock_of_another_thread_is_refused(
-    agent: Make, redis_server: Any, network: Any, far: str, name: str
+    agent: Make, redis_server: Any, network: Any, proxied: str, name: str
 ) -> None:
-    mine = agent(far)
+    mine = agent(proxied)
     lock = mine.client.lock(name)
     hold = mine.later(lambda client: lock.acquire()).result(PATIENCE)
     network.lose_replies(match=RELEASE.sha.encode())
     with pytest.raises(NotHeld):
         mine.later(lambda client: lock.release()).result(PATIENCE)
-    assert rows(redis_server, name) and hold.is_held and network.dropped == 0
+    assert rows(redis_server, name) and hold.is_held and network.lost_replies == 0
     network.lose_replies(0)
     mine.do(lambda client: hold.release())

@@ -1,4 +1,4 @@
-"""Names become keys: one key for one name, all keys of a name in one hash slot, and back again."""
+"""The mapping of names to keys: unambiguous, reversible, all keys of a name in one hash slot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_two_names_never_share_a_key(one: str, other: str) -> None:
 @given(NAMES | ODD)
 @example("{}")
 @example("}{")
-def test_all_keys_of_a_name_are_in_one_slot_and_lead_back(name: str) -> None:
+def test_all_keys_of_a_name_are_in_one_slot_and_map_back_to_it(name: str) -> None:
     packed = keys_of(name)[1][len(THREE_KEYS) :]
     keys = [part for part in packed.split(b"\r\n") if part and not part.startswith(b"$")]
     assert len(keys) == 3, "a line break in a key"
@@ -58,7 +58,9 @@ def test_all_keys_of_a_name_are_in_one_slot_and_lead_back(name: str) -> None:
     assert tag.isascii() and tag.isprintable() and " " not in tag
 
 
-def test_names_of_all_kinds_are_distinct_and_told_back(agent: Make, redis_server: Any) -> None:
+def test_names_of_all_kinds_are_distinct_and_listed_unchanged(
+    agent: Make, redis_server: Any
+) -> None:
     mine = agent(redis_server.url, namespace="kinds")
     other = agent(redis_server.url, namespace="kinds")
     held = {kind: mine.do(lambda c, k=kind: c.lock(k).acquire(timeout=0)) for kind in KINDS}
@@ -75,7 +77,7 @@ def test_names_of_all_kinds_are_distinct_and_told_back(agent: Make, redis_server
 
 
 @pytest.mark.parametrize("name", ["", "\0", "a\0b", "\ud800", "x" * 1001, b"a", 1, None])
-def test_names_that_cannot_be_are_refused_before_anything_is_sent(
+def test_invalid_names_are_refused_before_anything_is_sent(
     agent: Make, redis_server: Any, name: Any
 ) -> None:
     mine = agent("redis://127.0.0.1:1")
@@ -83,18 +85,18 @@ def test_names_that_cannot_be_are_refused_before_anything_is_sent(
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
 
 
-def test_a_prefix_with_characters_of_patterns_means_itself(agent: Make, redis_server: Any) -> None:
+def test_pattern_characters_in_a_prefix_are_literal(agent: Make, redis_server: Any) -> None:
     mine = agent(redis_server.url, namespace="globs")
     names = ["a*b", "axb", "a?b", "a[x]b", "axb]", "a\\b", "a^b", "a-b", "ab", "{a", "a}"]
     holds = [mine.do(lambda c, n=name: c.lock(n).acquire()) for name in names]
     for prefix in ["a*", "a?", "a[", "a[x]", "a\\", "a^", "a-", "a", "", "*", "?", "{", "a}", "z"]:
-        told = mine.do(lambda c, p=prefix: c.names(p))
-        assert told == sorted(name for name in names if name.startswith(prefix)), prefix
+        listed = mine.do(lambda c, p=prefix: c.names(p))
+        assert listed == sorted(name for name in names if name.startswith(prefix)), prefix
     for hold in holds:
         mine.do(lambda client, hold=hold: hold.release())
 
 
-def test_namespaces_are_strangers(agent: Make, redis_server: Any, name: str) -> None:
+def test_namespaces_are_independent(agent: Make, redis_server: Any, name: str) -> None:
     one, two = agent(redis_server.url, namespace="one"), agent(redis_server.url, namespace="two")
     nested = agent(redis_server.url, namespace="on")
     hold = one.do(lambda client: client.lock(name).acquire())

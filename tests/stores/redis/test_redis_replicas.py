@@ -1,4 +1,4 @@
-"""A claim counts only when replicas have it: real replicas that fall silent, and what is said then.
+"""Claims that count only when replicas acknowledge them, with real replicas that fall silent.
 
 A replica that is stopped (SIGSTOP) acknowledges nothing and stays connected: the master goes on, as
 it does when the network to its replicas is cut.
@@ -29,8 +29,8 @@ class Family:
         from lab.servers.redis_server import RedisServer
 
         self.master = RedisServer().start("--repl-diskless-sync-delay", "0")
-        waiter = ("--replicaof", "127.0.0.1", str(self.master.port))
-        self.replicas = [RedisServer().start(*waiter) for _ in range(2)]
+        replica_of = ("--replicaof", "127.0.0.1", str(self.master.port))
+        self.replicas = [RedisServer().start(*replica_of) for _ in range(2)]
         self.url = self.master.url
         until(lambda: len(self.master.call("ROLE")[2]) == 2)
 
@@ -52,16 +52,16 @@ class Family:
 
 
 @pytest.fixture(scope="module")
-def kin(redis_server: Any) -> Iterator[Family]:
+def shared_family(redis_server: Any) -> Iterator[Family]:
     family = Family()
     yield family
     family.stop()
 
 
 @pytest.fixture
-def family(kin: Family) -> Iterator[Family]:
-    yield kin
-    kin.heal()
+def family(shared_family: Family) -> Iterator[Family]:
+    yield shared_family
+    shared_family.heal()
 
 
 def acquire(name: str, **terms: Any) -> Callable[[Any], Any]:
@@ -89,26 +89,26 @@ def test_a_claim_that_enough_replicas_acknowledge_is_granted(
 
 
 @pytest.mark.parametrize("wanted, silent", [(1, 2), (2, 1), (3, 0), ("majority", 2), ("all", 1)])
-def test_one_that_too_few_acknowledge_is_undone_and_said(
+def test_a_claim_that_too_few_replicas_acknowledge_is_undone_and_raises(
     agent: Make, family: Family, name: str, wanted: Any, silent: int
 ) -> None:
     mine = agent(f"{family.url}?replicas={wanted}", lease=LEASE)
     if silent and isinstance(wanted, str):
-        mine.do(acquire(f"{name}-before", lease=30))  # it knows how many there are
+        mine.do(acquire(f"{name}-before", lease=30))  # the client learns the number of replicas
     family.silence(silent)
     with took() as it, pytest.raises(NotReplicated, match=name) as raised:
         mine.do(acquire(name, timeout=3))
     error = raised.value
     needed = {"majority": 1, "all": 2}.get(wanted, wanted)
     assert (error.name, error.acknowledged, error.wanted) == (name, 2 - silent, needed)
-    assert it.seconds < LEASE + 1  # inside its budget, not at the end of our patience
-    assert family.holders(name) <= 1  # the last fence
-    # Nobody is in the way of one who waits for no replicas.
+    assert it.seconds < LEASE + 1  # within its budget, not at the end of the timeout
+    assert family.holders(name) <= 1  # only the last fence is left
+    # A client that requires no replicas finds the lock free.
     other = agent(family.url, lease=LEASE)
     assert other.do(lambda client: client.lock(name).try_acquire()) is not None
 
 
-def test_a_master_without_replicas_grants_nothing_when_they_are_counted(
+def test_a_master_without_replicas_grants_nothing_to_a_client_that_requires_them(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     for wanted in (1, "majority", "all"):
@@ -117,7 +117,7 @@ def test_a_master_without_replicas_grants_nothing_when_they_are_counted(
         assert (raised.value.acknowledged, raised.value.wanted) == (0, 1)
 
 
-def test_of_several_names_and_of_plain_locks_nothing_stays(
+def test_a_multi_lock_and_a_simple_lock_that_are_not_acknowledged_leave_nothing(
     agent: Make, family: Family, name: str
 ) -> None:
     mine = agent(family.url, lease=LEASE, replicas=2)
@@ -132,7 +132,7 @@ def test_of_several_names_and_of_plain_locks_nothing_stays(
 
 
 @pytest.mark.parametrize("layout", ["", "simple"])
-def test_a_renewal_that_nobody_acknowledged_does_not_prolong_belief(
+def test_an_unacknowledged_renewal_does_not_prolong_validity(
     agent: Make, family: Family, name: str, layout: str
 ) -> None:
     mine = agent(family.url, lease=LONGER, replicas=1)
@@ -140,14 +140,14 @@ def test_a_renewal_that_nobody_acknowledged_does_not_prolong_belief(
     with took() as it:
         family.silence()
         until(lambda: not hold.is_held)
-    # Though the master has renewed it; and not as soon as one is not acknowledged.
+    # The hold ends although the master has renewed it, but not at the first failed renewal.
     assert LONGER * 0.6 < it.seconds < LONGER + 0.5
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
     assert mine.client.statistics().renew_errors > 0
 
 
-def test_replicas_that_are_back_before_the_lease_ends_cost_nothing(
+def test_replicas_that_return_before_the_lease_ends_save_the_hold(
     agent: Make, family: Family, name: str
 ) -> None:
     mine = agent(family.url, lease=6, replicas=1)
@@ -160,33 +160,31 @@ def test_replicas_that_are_back_before_the_lease_ends_cost_nothing(
     mine.do(lambda client: hold.release())
 
 
-def test_a_bell_is_not_believed_before_replicas_know_of_it(
+def test_a_wake_up_with_a_grant_counts_only_when_replicas_acknowledge_it(
     agent: Make, family: Family, name: str
 ) -> None:
-    """The release of a client that waits for no replicas grants it to one that does."""
+    """The release of a client that requires no replicas grants the name to one that does."""
     loose = agent(family.url, lease=6)
     strict = agent(family.url, lease=6, replicas=1)
     hold = loose.do(acquire(name))
-    turn = strict.later(acquire(name))
+    waits = strict.later(acquire(name))
     until(lambda: strict.client.statistics().waiting == 1)
     family.silence()
     loose.do(lambda client: hold.release())
     with pytest.raises(NotReplicated):
-        turn.result(PATIENCE)
+        waits.result(PATIENCE)
     until(lambda: family.holders(name) <= 1)
     family.heal()
     hold = loose.do(acquire(name))
-    turn = strict.later(acquire(name))
+    waits = strict.later(acquire(name))
     until(lambda: strict.client.statistics().waiting == 1)
     loose.do(lambda client: hold.release())
-    strict.do(lambda client: turn.result(PATIENCE).release()) if strict.api == "blocking" else (
-        turn.result(PATIENCE)
+    strict.do(lambda client: waits.result(PATIENCE).release()) if strict.api == "blocking" else (
+        waits.result(PATIENCE)
     )
 
 
-def test_scripts_that_the_server_forgot_are_told_again(
-    agent: Make, family: Family, name: str
-) -> None:
+def test_flushed_scripts_are_sent_again(agent: Make, family: Family, name: str) -> None:
     mine = agent(family.url, replicas=2)
     family.master.call("SCRIPT", "FLUSH")
     hold = mine.do(acquire(name))
@@ -196,17 +194,19 @@ def test_scripts_that_the_server_forgot_are_told_again(
     mine.do(lambda client: hold.release())
 
 
-def test_many_tasks_share_a_wait(agents: Callable[..., Agent], family: Family, name: str) -> None:
-    """Each WAIT stops its connection until a replica has answered: one after the other for each
-    task would be slow."""
+def test_concurrent_tasks_share_a_wait_command(
+    agents: Callable[..., Agent], family: Family, name: str
+) -> None:
+    """WAIT blocks its connection until a replica has acknowledged: one WAIT per task, one after the
+    other, would be slow."""
     mine = agents("asyncio", family.url, lease=30, replicas=1)
 
-    async def crowd(client: Any) -> None:
+    async def acquire_all(client: Any) -> None:
         await asyncio.gather(*[client.lock(f"{name}-{one}").acquire() for one in range(100)])
 
-    mine.do(acquire(name))  # it is connected
+    mine.do(acquire(name))  # connect first
     before = family.master.call("INFO", "commandstats")["cmdstat_wait"]["calls"]
-    mine.do(crowd)
+    mine.do(acquire_all)
     after = family.master.call("INFO", "commandstats")["cmdstat_wait"]["calls"]
     assert 1 <= after - before <= 20
 
@@ -215,19 +215,19 @@ def test_a_replica_that_joins_is_counted_from_then_on(
     agent: Make, new_redis: Callable[..., Any], name: str
 ) -> None:
     master = new_redis("--repl-diskless-sync-delay", "0")
-    waiter = ("--replicaof", "127.0.0.1", str(master.port))
-    first = new_redis(*waiter)
+    replica_of = ("--replicaof", "127.0.0.1", str(master.port))
+    first = new_redis(*replica_of)
     until(lambda: len(master.call("ROLE")[2]) == 1)
     mine = agent(master.url, lease=9, replicas="all")
     until(lambda: is_granted(mine, f"{name}-1"))
-    second = new_redis(*waiter)
+    second = new_redis(*replica_of)
     until(lambda: len(master.call("ROLE")[2]) == 2)
-    until(lambda: is_granted(mine, f"{name}-2"))  # it may need a moment to follow
+    until(lambda: is_granted(mine, f"{name}-2"))  # the replica may need a moment to catch up
     second.pause()
     with pytest.raises(NotReplicated) as raised:
         mine.do(acquire(f"{name}-3"))
     assert (raised.value.acknowledged, raised.value.wanted) == (1, 2)
-    # One that has gone is still counted: a master that is cut off must not become all there is.
+    # A replica that is gone still counts: a master that is cut off must not suffice by itself.
     second.kill()
     until(lambda: len(master.call("ROLE")[2]) == 1)
     with pytest.raises(NotReplicated):
@@ -235,7 +235,7 @@ def test_a_replica_that_joins_is_counted_from_then_on(
     assert first.is_running
 
 
-def test_a_wait_that_the_server_refuses_is_told_as_it_is(agent: Make, name: str) -> None:
+def test_a_refused_wait_command_names_the_missing_permission(agent: Make, name: str) -> None:
     fake = FakeServer(
         b"*3\r\n:1\r\n:7000000\r\n:1200000\r\n-NOPERM this user has no permissions to run the "
         b"'wait' command\r\n",
@@ -248,21 +248,23 @@ def test_a_wait_that_the_server_refuses_is_told_as_it_is(agent: Make, name: str)
         fake.close()
 
 
-@pytest.mark.parametrize("said", [0, -1, 1.5, True, "most", "", "0", "1.5", 10**6, [1]])
-def test_what_cannot_be_counted_is_refused(said: Any, agent: Make, redis_server: Any) -> None:
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "most", "", "0", "1.5", 10**6, [1]])
+def test_an_invalid_number_of_replicas_is_refused(
+    value: Any, agent: Make, redis_server: Any
+) -> None:
     with pytest.raises(ConfigurationError, match="replicas="):
-        agent(redis_server.url, replicas=said)
-    if isinstance(said, str) and said:
+        agent(redis_server.url, replicas=value)
+    if isinstance(value, str) and value:
         with pytest.raises(ConfigurationError, match="replicas="):
-            agent(f"{redis_server.url}?replicas={said}")
+            agent(f"{redis_server.url}?replicas={value}")
 
 
-def test_a_store_without_replicas_says_so(agent: Make) -> None:
+def test_a_store_without_replicas_refuses_the_option(agent: Make) -> None:
     with pytest.raises(Unsupported, match="replicas"):
         agent("memory://", replicas=1)
 
 
-def test_the_error_survives_pickling() -> None:
+def test_not_replicated_survives_pickling() -> None:
     error = NotReplicated("no", name="a", acknowledged=0, wanted=1)
     again = pickle.loads(pickle.dumps(error))
     assert (again.name, again.acknowledged, again.wanted) == ("a", 0, 1)

@@ -1,4 +1,4 @@
-"""The plain layout: lockfast and libraries that write SET NX PX exclude each other, both ways."""
+"""The simple layout: lockfast and libraries that use SET NX PX exclude each other."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_asyncio_lock_of_redis_py_and_ours_exclude_each_other(
     assert asyncio.run(scene()) == [False, True, True]
 
 
-def test_who_waits_gets_it_soon_after_the_other_library_released_it(
+def test_a_waiter_acquires_soon_after_the_other_library_released(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     theirs = redis_server.client().lock(name, timeout=30, thread_local=False)
@@ -75,7 +75,7 @@ def test_who_waits_gets_it_soon_after_the_other_library_released_it(
     assert time.monotonic() - began < 1.0
 
 
-def test_who_waits_gets_it_when_the_lease_of_a_dead_holder_ends(
+def test_a_waiter_acquires_when_the_lease_of_a_dead_holder_ends(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     redis_server.client().set(name, "somebody", px=400)
@@ -84,7 +84,7 @@ def test_who_waits_gets_it_when_the_lease_of_a_dead_holder_ends(
     assert hold.is_held and 0.3 < time.monotonic() - began < 2.0
 
 
-def test_a_key_that_never_ends_is_waited_for_in_vain_and_left_alone(
+def test_a_key_without_expiry_blocks_and_is_left_alone(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     redis_server.client().set(name, "for ever")
@@ -93,7 +93,7 @@ def test_a_key_that_never_ends_is_waited_for_in_vain_and_left_alone(
     assert redis_server.client().get(name) == b"for ever"
 
 
-def test_it_is_one_string_under_the_name_itself_and_gone_afterwards(
+def test_a_simple_lock_is_one_string_under_its_name_that_a_release_deletes(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine, server = agent(redis_server.url, namespace="elsewhere"), redis_server.client()
@@ -103,7 +103,7 @@ def test_it_is_one_string_under_the_name_itself_and_gone_afterwards(
     assert not server.exists(name)
 
 
-def test_it_is_renewed_while_it_is_held_and_not_made_again(
+def test_a_simple_lock_is_renewed_while_held_and_never_created_again(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine, server = agent(redis_server.url, lease=0.6), redis_server.client()
@@ -117,7 +117,7 @@ def test_it_is_renewed_while_it_is_held_and_not_made_again(
         mine.do(lambda client: hold.release())
 
 
-def test_what_another_took_meanwhile_is_not_released(
+def test_a_release_does_not_delete_the_lock_of_another_holder(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine, server = agent(redis_server.url), redis_server.client()
@@ -128,7 +128,7 @@ def test_what_another_took_meanwhile_is_not_released(
     assert server.get(name) == b"another's"
 
 
-def test_two_of_ours_exclude_each_other_and_re_entry_is_local(
+def test_two_lockfast_clients_exclude_each_other_and_reentry_is_local(
     agent: Make, redis_server: Any, name: str
 ) -> None:
     mine, other = agent(redis_server.url), agent(redis_server.url)
@@ -144,7 +144,7 @@ def test_two_of_ours_exclude_each_other_and_re_entry_is_local(
     assert tried(other, name) is not None
 
 
-def test_many_threads_one_at_a_time(redis_server: Any, name: str) -> None:
+def test_threads_hold_a_simple_lock_one_at_a_time(redis_server: Any, name: str) -> None:
     client, inside, most = lockfast.connect(redis_server.url), [], []
 
     def work() -> None:
@@ -163,7 +163,9 @@ def test_many_threads_one_at_a_time(redis_server: Any, name: str) -> None:
     assert max(most) == 1 and len(most) == 20
 
 
-def test_what_it_cannot_do_is_said(agent: Make, redis_server: Any, name: str) -> None:
+def test_unsupported_features_of_the_simple_layout_are_refused(
+    agent: Make, redis_server: Any, name: str
+) -> None:
     mine = agent(redis_server.url)
     lock = mine.client.lock(name, layout="simple")
     assert (lock.capabilities.fences, lock.capabilities.fair) == (False, False)
@@ -192,7 +194,9 @@ def test_a_key_of_another_type_is_an_error_and_left_alone(
     assert server.lrange(name, 0, -1) == [b"a list"]
 
 
-def test_the_rights_that_the_page_adds_for_it_suffice(new_redis: Any, agent: Make) -> None:
+def test_the_documented_permissions_for_the_simple_layout_suffice(
+    new_redis: Any, agent: Make
+) -> None:
     rules = "on >opensesame ~jobs:* -@all +evalsha +eval +get +set +del +pexpire +pttl"
     server = new_redis(users=[f"careful {rules}"])
     mine = agent(f"redis://careful:opensesame@127.0.0.1:{server.port}", lease=0.3)

@@ -1,4 +1,4 @@
-"""A server that is near: who asks looks for the answer. Who is not alone, or far away, sleeps."""
+"""Adaptive spinning: an uncontended thread polls its socket while the server replies fast."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pytest
 
 import lockfast
 from lockfast.stores.redis import spin
-from lockfast.stores.redis.spin import CROWDED, LOOKS, MOST_ASLEEP, NEVER, Near
+from lockfast.stores.redis.spin import BACK_OFF, MOST_SKIPPED, NEVER, POLLS, Spin
 
 READY = [(7, 1)]
 
 
 class Answers:
-    """A poll that finds something after so many looks."""
+    """A fake poll() that reports data after ``after`` calls without any."""
 
     def __init__(self) -> None:
         self.after = 0
-        self.looked = 0
+        self.calls = 0
         self._now = 0
 
     def poll(self, timeout: int) -> list[tuple[int, int]]:
-        assert timeout == 0, "it must not sleep"
-        self.looked += 1
+        assert timeout == 0, "spinning must not block"
+        self.calls += 1
         self._now += 1
         if self._now > self.after:
             self._now = 0
@@ -35,138 +35,138 @@ class Answers:
 
 
 @pytest.fixture(autouse=True)
-def several_cores(monkeypatch: Any) -> None:
+def two_cores(monkeypatch: Any) -> None:
     monkeypatch.setattr(spin, "CORES", 2)
 
 
-def test_an_answer_that_comes_soon_is_found() -> None:
+def test_a_fast_reply_is_found_by_spinning() -> None:
     answers = Answers()
-    answers.after = LOOKS - 1
-    mine = Near(answers.poll)
+    answers.after = POLLS - 1
+    mine = Spin(answers.poll)
     for _ in range(5):
-        assert mine.look() == READY
-    assert answers.looked == 5 * LOOKS
+        assert mine.poll() == READY
+    assert answers.calls == 5 * POLLS
 
 
-def test_far_away_it_is_tried_more_and_more_seldom_and_never_given_up() -> None:
+def test_with_a_slow_server_spinning_becomes_rarer_but_never_stops() -> None:
     answers = Answers()
-    mine = Near(answers.poll)
+    mine = Spin(answers.poll)
     tried = []
-    for question in range(4 * MOST_ASLEEP):
-        before, answers._now, answers.after = answers.looked, 0, LOOKS
-        assert mine.look() == ()
-        if answers.looked > before:
-            assert answers.looked == before + LOOKS
-            tried.append(question)
+    for reply in range(4 * MOST_SKIPPED):
+        before, answers._now, answers.after = answers.calls, 0, POLLS
+        assert mine.poll() == ()
+        if answers.calls > before:
+            assert answers.calls == before + POLLS
+            tried.append(reply)
     between = [later - one - 1 for one, later in pairwise(tried)]
     assert between[:4] == [1, 3, 7, 15]
-    assert max(between) == between[-1] == MOST_ASLEEP
+    assert max(between) == between[-1] == MOST_SKIPPED
 
 
-def test_once_in_vain_is_not_far_away() -> None:
+def test_one_failed_spin_skips_only_one_reply() -> None:
     answers = Answers()
-    mine = Near(answers.poll)
-    answers.after = LOOKS
-    assert mine.look() == ()
+    mine = Spin(answers.poll)
+    answers.after = POLLS
+    assert mine.poll() == ()
     answers.after = answers._now = 0
-    assert mine.look() == (), "it sleeps once"
-    assert mine.look() == READY
-    answers.after, answers._now = LOOKS, 0
-    assert mine.look() == ()
+    assert mine.poll() == (), "one reply is skipped"
+    assert mine.poll() == READY
+    answers.after, answers._now = POLLS, 0
+    assert mine.poll() == ()
     answers.after = answers._now = 0
-    assert [mine.look() for _ in range(2)] == [(), READY], "and only once, again"
+    assert [mine.poll() for _ in range(2)] == [(), READY], "again only one"
 
 
-def test_who_was_woken_leaves_the_processor_to_others_for_a_while() -> None:
+def test_after_a_back_off_spinning_pauses_for_some_replies() -> None:
     answers = Answers()
-    mine = Near(answers.poll)
-    mine.crowded()
-    assert [bool(mine.look()) for _ in range(CROWDED + 1)] == [False] * CROWDED + [True]
+    mine = Spin(answers.poll)
+    mine.back_off()
+    assert [bool(mine.poll()) for _ in range(BACK_OFF + 1)] == [False] * BACK_OFF + [True]
 
 
-def test_on_one_processor_nobody_looks(monkeypatch: Any) -> None:
+def test_on_a_single_core_nothing_spins(monkeypatch: Any) -> None:
     monkeypatch.setattr(spin, "CORES", 1)
     answers = Answers()
-    mine = Near(answers.poll)
-    assert [mine.look() for _ in range(9)] == [()] * 9
-    assert answers.looked == 0
-    assert mine._asleep > NEVER // 2
+    mine = Spin(answers.poll)
+    assert [mine.poll() for _ in range(9)] == [()] * 9
+    assert answers.calls == 0
+    assert mine._skip > NEVER // 2
 
 
-# ---- on a server -----------------------------------------------------------------------------
+# ---- on a real server ------------------------------------------------------------------------
 
 
 @pytest.fixture
-def looked(monkeypatch: Any) -> list[Any]:
-    """Of each answer, whether it was looked for."""
+def spun(monkeypatch: Any) -> list[Any]:
+    """For each reply, whether the thread was spinning for it."""
     seen: list[bool] = []
-    look = Near.look
+    poll = Spin.poll
 
-    def noted(self: Near) -> Any:
-        seen.append(self._asleep <= 0)
-        return look(self)
+    def recording(self: Spin) -> Any:
+        seen.append(self._skip <= 0)
+        return poll(self)
 
-    monkeypatch.setattr(Near, "look", noted)
+    monkeypatch.setattr(Spin, "poll", recording)
     return seen
 
 
-def cycles(client: Any, name: str, many: int) -> None:
-    for _ in range(many):
+def cycles(client: Any, name: str, number: int) -> None:
+    for _ in range(number):
         client.lock(name).acquire().release()
 
 
-def in_a_thread(work: Callable[..., None], *said: Any) -> None:
-    thread = threading.Thread(target=work, args=said)
+def in_a_thread(work: Callable[..., None], *arguments: Any) -> None:
+    thread = threading.Thread(target=work, args=arguments)
     thread.start()
     thread.join()
 
 
-def test_a_thread_that_is_alone_looks_for_its_answers_after_a_while(
-    redis_server: Any, name: str, looked: list[bool]
+def test_a_thread_spins_again_some_time_after_another_used_the_client(
+    redis_server: Any, name: str, spun: list[bool]
 ) -> None:
     with lockfast.connect(redis_server.url) as client:
         cycles(client, name, 1)
         in_a_thread(cycles, client, name, 1)
-        looked.clear()
-        cycles(client, name, CROWDED // 2 + 1)
-        assert looked == [False] * CROWDED + [True] * 2
+        spun.clear()
+        cycles(client, name, BACK_OFF // 2 + 1)
+        assert spun == [False] * BACK_OFF + [True] * 2
 
 
-def test_threads_that_ask_by_turns_sleep(redis_server: Any, name: str, looked: list[bool]) -> None:
+def test_threads_that_alternate_do_not_spin(redis_server: Any, name: str, spun: list[bool]) -> None:
     with lockfast.connect(redis_server.url) as client:
         mine, theirs = threading.Barrier(2), threading.Barrier(2)
 
         def other() -> None:
             for _ in range(4):
                 mine.wait()
-                cycles(client, name, CROWDED // 2)
+                cycles(client, name, BACK_OFF // 2)
                 theirs.wait()
 
         thread = threading.Thread(target=other)
         thread.start()
-        for turn in range(4):
+        for round_ in range(4):
             mine.wait()
             theirs.wait()
-            if turn == 0:
-                looked.clear()  # what was asked to connect
-            cycles(client, name, CROWDED // 2)
+            if round_ == 0:
+                spun.clear()  # the replies while connecting
+            cycles(client, name, BACK_OFF // 2)
         thread.join()
-        assert len(looked) > 6 * CROWDED
-        assert not any(looked)
+        assert len(spun) > 6 * BACK_OFF
+        assert not any(spun)
 
 
-def test_who_had_to_wait_sleeps_for_a_while(
-    redis_server: Any, name: str, looked: list[bool]
+def test_a_thread_that_waited_for_a_lock_does_not_spin_for_a_while(
+    redis_server: Any, name: str, spun: list[bool]
 ) -> None:
     with (
         lockfast.connect(redis_server.url) as client,
         lockfast.connect(redis_server.url) as other,
     ):
-        cycles(client, name, CROWDED)
+        cycles(client, name, BACK_OFF)
         hold = other.lock(name).acquire()
         threading.Timer(0.1, hold.release).start()
         mine = client.lock(name).acquire(timeout=10)
-        looked.clear()
+        spun.clear()
         mine.release()
-        cycles(client, name, CROWDED // 2 - 1)
-        assert not any(looked)
+        cycles(client, name, BACK_OFF // 2 - 1)
+        assert not any(spun)

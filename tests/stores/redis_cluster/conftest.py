@@ -19,7 +19,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture
 def agents() -> Iterator[Callable[..., Agent]]:
-    """Make a client of a colour; closed with the test."""
+    """Make a client of an API; closed after the test."""
     made: list[Agent] = []
 
     def agents(api: str, where: Any, **terms: Any) -> Agent:
@@ -39,11 +39,11 @@ def api(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def agent(api: str, agents: Callable[..., Agent]) -> Callable[..., Agent]:
-    """Make a client of the test's colour."""
+    """Make a client of the test's API."""
     return lambda where, **terms: agents(api, where, **terms)
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other test uses."""
+    """A lock name that no other test uses."""
     return f"name-{uuid.uuid4().hex[:12]}"

@@ -1,5 +1,4 @@
-"""The least rights with which everything works in a cluster, and what is said when one of them is
-missing."""
+"""The minimal ACL rights in a cluster, and the errors when one of them is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ numbers = itertools.count()
 
 @pytest.fixture
 def user(redis_cluster: Any) -> Callable[[str], str]:
-    """The URL of a user with these rights."""
+    """Make a user with these rights; return its URL."""
 
     def user(rules: str) -> str:
         name = f"user{next(numbers)}"
@@ -37,7 +36,8 @@ def user(redis_cluster: Any) -> Callable[[str], str]:
 
 
 def hand_over(agent: Make, cluster: Any, url: str, name: str) -> float:
-    """Lock, wait, look, move, be woken; how long that took."""
+    """Lock, wait, inspect, migrate the slot, hand over; return the seconds from release to
+    grant."""
     mine, other = agent(url, lease=6), agent(url, lease=6)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
@@ -46,7 +46,7 @@ def hand_over(agent: Make, cluster: Any, url: str, name: str) -> float:
     to = elsewhere(cluster, source)
     cluster.begin_to_move(slot(name), to)
     cluster.move_keys(slot(name), source, to)
-    mine.do(lambda client: hold.renew())  # which is asked for at the new node
+    mine.do(lambda client: hold.renew())  # the new node serves it, by ASK
     cluster.end_to_move(slot(name), source, to)
     time.sleep(0.3)
     assert mine.do(lambda client: client.names(name)) == [name]
@@ -57,15 +57,15 @@ def hand_over(agent: Make, cluster: Any, url: str, name: str) -> float:
     return time_of.seconds
 
 
-def test_the_least_rights_suffice(
+def test_the_documented_rights_suffice(
     agent: Make, redis_cluster: Any, user: Callable[[str], str], name: str
 ) -> None:
     assert hand_over(agent, redis_cluster, user(f"{RIGHTS_OF_ONE} {BEYOND}"), name) < 1.0
 
 
-# Without +sunsubscribe a name is heard for as long as the connection lasts, and that is all.
+# Without +sunsubscribe a name merely stays subscribed for as long as the connection lasts.
 @pytest.mark.parametrize("right", sorted({*BEYOND.split()} - {"+ssubscribe", "+sunsubscribe"}))
-def test_one_that_is_missing_is_told(
+def test_a_missing_right_is_reported(
     agents: Any, redis_cluster: Any, user: Callable[[str], str], name: str, right: str
 ) -> None:
     url = user(f"{RIGHTS_OF_ONE} {BEYOND}".replace(right, "+ping"))
@@ -75,7 +75,7 @@ def test_one_that_is_missing_is_told(
     assert not caught.value.transient
 
 
-def test_who_may_not_listen_is_served_all_the_same_and_warned(
+def test_a_client_without_the_right_to_subscribe_is_served_and_warned(
     agents: Any,
     redis_cluster: Any,
     user: Callable[[str], str],
@@ -86,4 +86,4 @@ def test_who_may_not_listen_is_served_all_the_same_and_warned(
     url = user(f"{RIGHTS_OF_ONE} {BEYOND}".replace("+ssubscribe", "+ping"))
     blocking: Make = lambda where, **terms: agents("blocking", where, **terms)  # noqa: E731
     hand_over(blocking, redis_cluster, url, name)
-    assert "bells are refused" in caplog.text and "ssubscribe" in caplog.text.lower()
+    assert "subscriptions fail" in caplog.text and "ssubscribe" in caplog.text.lower()

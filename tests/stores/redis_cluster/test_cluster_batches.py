@@ -1,5 +1,5 @@
-"""Many names at once in a cluster: one write for each node, and a node that is away stops nobody
-else's."""
+"""Batches of names in a cluster: one write per node, and a silent node affects only its own
+names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[..., Agent]
 
 @pytest.fixture(scope="module")
 def patient(new_redis_cluster: Callable[..., Any]) -> Any:
-    """Masters alone, which nobody replaces when they fall silent."""
+    """Masters without replicas: none is replaced when it falls silent."""
     return new_redis_cluster(3, 0, node_timeout=60.0)
 
 
@@ -37,7 +37,9 @@ def test_a_multi_lock_over_all_shards_is_all_or_none(agent: Make, patient: Any) 
     other.do(lambda client: theirs.release())
 
 
-def test_who_waits_for_one_of_many_holds_none_that_come_after_it(agent: Make, patient: Any) -> None:
+def test_a_waiter_for_one_of_several_names_holds_none_of_the_later_ones(
+    agent: Make, patient: Any
+) -> None:
     mine, other = agent(patient.url, lease=3), agent(patient.url, lease=3)
     names = sorted(name for node in patient.nodes for name in names_at(patient, node, 3))
     theirs = other.do(lambda client: client.lock(names[4]).acquire())
@@ -53,14 +55,14 @@ def test_who_waits_for_one_of_many_holds_none_that_come_after_it(agent: Make, pa
 
 @pytest.fixture
 def reads(patient: Any) -> Iterator[Callable[[], list[int]]]:
-    """How often each node has read from a client, one time of which is this question."""
+    """How often each node has read from its clients, including this query."""
     asking = [node.client() for node in patient.nodes]
     yield lambda: [one.info("stats")["total_reads_processed"] for one in asking]
     for one in asking:
         one.close()
 
 
-def test_many_free_names_cost_one_write_for_each_node(
+def test_a_batch_of_free_names_costs_one_write_per_node(
     agents: Any, patient: Any, reads: Callable[[], list[int]]
 ) -> None:
     mine = agents("blocking", patient.url)
@@ -74,11 +76,11 @@ def test_many_free_names_cost_one_write_for_each_node(
     after = reads()
     for node, scripts in zip(patient.nodes, asked, strict=True):
         assert calls(node, "evalsha") - scripts == 2 * 20
-    # One for the claims and one for the releases; a write may come in two pieces.
+    # One write for the claims and one for the releases; each may arrive in two pieces.
     assert max(new - old for new, old in zip(after, before, strict=True)) <= 1 + 2 * 2
 
 
-def test_holds_are_renewed_in_one_write_for_each_node(
+def test_holds_are_renewed_in_one_write_per_node(
     agents: Any, patient: Any, reads: Callable[[], list[int]]
 ) -> None:
     mine = agents("blocking", patient.url, lease=1.2)
@@ -88,7 +90,7 @@ def test_holds_are_renewed_in_one_write_for_each_node(
     before, renewals = reads(), mine.client.statistics().renewals
     until(lambda: mine.client.statistics().renewals >= renewals + 90)
     after = reads()
-    # It may have begun before we looked, or have gone on before we looked again.
+    # A round may have begun before the first reading, or have gone on before the second.
     assert max(new - old for new, old in zip(after, before, strict=True)) <= 1 + 3 * 2
     assert all(hold.is_held for hold in holds)
     for hold in holds:
@@ -97,7 +99,7 @@ def test_holds_are_renewed_in_one_write_for_each_node(
 
 
 def test_a_silent_node_costs_its_own_holds_and_no_others(agent: Make, patient: Any) -> None:
-    """More than one batch of the keeper's, and a silence of several leases."""
+    """The keeper needs more than one batch, and the silence lasts several leases."""
     mine = agent(patient.url, lease=1.5)
     silent, *others = patient.nodes
     lost_names = names_at(patient, silent, 5)
@@ -127,7 +129,9 @@ def test_a_silent_node_costs_its_own_holds_and_no_others(agent: Make, patient: A
     until(lambda: mine.do(lambda client: client.names()) == [])
 
 
-def test_many_who_ask_a_silent_node_do_not_all_ask_for_a_new_map(agents: Any, patient: Any) -> None:
+def test_callers_of_a_silent_node_do_not_all_refresh_the_slot_map(
+    agents: Any, patient: Any
+) -> None:
     mine = agents("blocking", patient.url, lease=9)
     silent, *others = patient.nodes
     names = names_at(patient, silent, 40)
@@ -146,7 +150,7 @@ def test_many_who_ask_a_silent_node_do_not_all_ask_for_a_new_map(agents: Any, pa
     finally:
         silent.resume()
     asked = sum(calls(node, "cluster|slots") for node in others) - before
-    # Ten times a second at most, and once when it began and when it ended.
+    # At most ten refreshes a second, plus one at the beginning and one at the end.
     assert 1 <= asked <= 10 * time_of.seconds + 2
 
 

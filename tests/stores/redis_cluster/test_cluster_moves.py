@@ -1,4 +1,4 @@
-"""Slots move while names in them are held and waited for: MOVED, ASK and TRYAGAIN."""
+"""Slots migrate while names in them are held and waited for: MOVED, ASK and TRYAGAIN."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from both_apis import PATIENCE, Agent, took, until
 from lockfast import BackendError
 
 Make = Callable[..., Agent]
-# Well below the refresh of places, which finds after 1.5 s what no bell told.
-BY_BELL = 0.7
+# Well below 1.5 s, after which a refresh replaces a lost wake-up.
+BY_WAKEUP = 0.7
 
 
 @pytest.fixture
 def cluster(redis_cluster: Any) -> Iterator[Any]:
-    """That of all tests; a move that a test did not end is ended."""
+    """The shared cluster; a migration that a test did not end is ended."""
     moving: list[tuple[int, Any, Any]] = []
     redis_cluster.moving = moving
     yield redis_cluster
@@ -30,7 +30,7 @@ def cluster(redis_cluster: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def lonely(new_redis_cluster: Callable[..., Any]) -> Any:
-    """A cluster of one node, whose slots tests take away and give back."""
+    """A cluster of one node, whose slots tests remove and add again."""
     return new_redis_cluster(1, 0)
 
 
@@ -51,7 +51,7 @@ def move(cluster: Any, name: str) -> None:
     end_to_move(cluster, begin_to_move(cluster, name))
 
 
-def test_a_hold_is_renewed_while_its_slot_is_on_its_way_and_released_where_it_went(
+def test_a_hold_is_renewed_while_its_slot_migrates_and_released_at_the_new_node(
     agent: Make, cluster: Any, name: str
 ) -> None:
     mine = agent(cluster.url, lease=1.5)
@@ -59,7 +59,7 @@ def test_a_hold_is_renewed_while_its_slot_is_on_its_way_and_released_where_it_we
     moving = begin_to_move(cluster, name)
     before = mine.client.statistics().renewals
     until(lambda: mine.client.statistics().renewals >= before + 2)
-    cluster.move_keys(*moving)  # from now on the old node says ASK
+    cluster.move_keys(*moving)  # from now on the old node answers ASK
     before = mine.client.statistics().renewals
     until(lambda: mine.client.statistics().renewals >= before + 2)
     assert errors(cluster, "ASK") >= 2
@@ -85,12 +85,12 @@ def test_a_name_that_moved_is_found_with_one_redirection(
     for _ in range(10):
         hold = mine.do(lambda client: client.lock(name).acquire(timeout=1))
         mine.do(lambda client: hold.release())  # noqa: B023
-    # Twice if the first was asked the short way, which gives up on anything but an answer.
+    # Two if the first claim did not suspend: that path returns without following a redirection.
     assert 1 <= errors(cluster, "MOVED") - before <= 2
 
 
-@pytest.mark.parametrize("when", ["all at once", "released on its way"])
-def test_those_who_wait_are_served_in_their_order_after_a_move(
+@pytest.mark.parametrize("when", ["after the move", "during the move"])
+def test_waiters_are_served_in_arrival_order_when_their_slot_migrates(
     agent: Make, cluster: Any, name: str, when: str
 ) -> None:
     holder, others = agent(cluster.url, lease=9), [agent(cluster.url, lease=9) for _ in range(3)]
@@ -100,7 +100,7 @@ def test_those_who_wait_are_served_in_their_order_after_a_move(
         waits.append(other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE)))
         until(lambda: len(holder.do(lambda c: c.inspect(name)).waiters) == number + 1)  # noqa: B023
     moving = begin_to_move(cluster, name)
-    if when == "released on its way":
+    if when == "during the move":
         cluster.move_keys(*moving)
         releases = holder.later(lambda client: hold.release())
         time.sleep(0.1)
@@ -108,7 +108,7 @@ def test_those_who_wait_are_served_in_their_order_after_a_move(
         releases.result(PATIENCE)
     else:
         end_to_move(cluster, moving)
-        time.sleep(0.2)  # they listen at the new node
+        time.sleep(0.2)  # the waiters listen at the new node now
         holder.do(lambda client: hold.release())
     served = []
     with took() as time_of:
@@ -121,11 +121,11 @@ def test_those_who_wait_are_served_in_their_order_after_a_move(
             served.append(number)
             others[number].do(lambda client: got.release())  # noqa: B023
     assert served == [0, 1, 2]
-    if when == "all at once":
-        assert time_of.seconds < BY_BELL
+    if when == "after the move":
+        assert time_of.seconds < BY_WAKEUP
 
 
-def test_a_claim_for_a_slot_that_is_on_its_way_is_granted_when_it_has_arrived(
+def test_a_claim_in_a_migrating_slot_is_granted_when_the_migration_ends(
     agent: Make, cluster: Any, name: str
 ) -> None:
     mine = agent(cluster.url)
@@ -142,10 +142,10 @@ def test_a_claim_for_a_slot_that_is_on_its_way_is_granted_when_it_has_arrived(
 
 
 @pytest.mark.parametrize("keys", ["some", "none"])
-def test_a_move_that_does_not_end_is_told_within_the_budget_without_a_storm(
+def test_a_migration_that_does_not_end_fails_within_the_budget_without_a_storm(
     agent: Make, cluster: Any, name: str, keys: str
 ) -> None:
-    """Of a name without keys the old node says that the new one has it, and that one TRYAGAIN."""
+    """For a name without keys the old node answers ASK, and the new one TRYAGAIN."""
     mine = agent(cluster.url, lease=3)
     if keys == "some":
         hold = mine.do(lambda client: client.lock(name).acquire())
@@ -159,7 +159,7 @@ def test_a_move_that_does_not_end_is_told_within_the_budget_without_a_storm(
     assert 3 <= errors(cluster, "TRYAGAIN") - before < 60, "a storm"
 
 
-def test_who_asks_while_the_cluster_is_down_is_told_so_and_asks_with_pauses(
+def test_a_claim_fails_while_the_cluster_is_down_and_is_retried_with_pauses(
     agent: Make, lonely: Any, name: str
 ) -> None:
     (node,) = lonely.nodes
@@ -180,11 +180,11 @@ def test_who_asks_while_the_cluster_is_down_is_told_so_and_asks_with_pauses(
     mine.do(lambda client: again.release())
 
 
-def test_the_last_who_waits_is_served_while_the_slot_is_on_its_way(
+def test_the_last_waiter_is_served_while_the_slot_migrates(
     agent: Make, cluster: Any, name: str
 ) -> None:
-    """All keys are still at the old node, and the release empties the queue: from then on that key
-    is said to be elsewhere, in the middle of the script."""
+    """All keys are still at the old node, and the release empties the queue: from then on, in the
+    middle of the script, the server treats that key as migrated."""
     mine, other = agent(cluster.url), agent(cluster.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
@@ -197,10 +197,10 @@ def test_the_last_who_waits_is_served_while_the_slot_is_on_its_way(
     other.do(lambda client: later.release())
 
 
-def test_the_last_reader_is_served_while_the_slot_is_on_its_way(
+def test_the_last_reader_is_served_while_the_slot_migrates(
     agent: Make, cluster: Any, name: str
 ) -> None:
-    """There is room for more after it, and the queue, which is empty now, is looked at again."""
+    """Slots are left after it, so the script reads the queue again, which is empty now."""
     mine, other = agent(cluster.url), agent(cluster.url)
     hold = mine.do(lambda client: client.rwlock(name).write().acquire())
     waits = other.later(lambda client: client.rwlock(name).read().acquire(timeout=PATIENCE))
@@ -213,7 +213,7 @@ def test_the_last_reader_is_served_while_the_slot_is_on_its_way(
     other.do(lambda client: later.release())
 
 
-def test_who_gives_up_while_the_slot_is_on_its_way_leaves_no_place(
+def test_a_waiter_that_times_out_while_the_slot_migrates_leaves_the_queue(
     agent: Make, cluster: Any, name: str
 ) -> None:
     mine, other = agent(cluster.url), agent(cluster.url)

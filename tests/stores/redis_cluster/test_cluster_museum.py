@@ -1,4 +1,4 @@
-"""The museum's rooms that need a cluster: bugs of other libraries, tried where they were found."""
+"""Bugs of other lock libraries that were found on clusters, reproduced against lockfast."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ BRACES = ["a{b}c", "{", "}", "}{", "{}", "{}{x}", "{{a}}", "a}b{c}"]
 
 
 def rows(cluster: Any, name: str) -> list[bytes]:
-    """What stands in the store: fences of those who hold it."""
+    """Return the fences of a name's holders, as the store has them."""
     found = cluster.owner(slot(name)).client().hgetall(key_of(f"default:{name}"))
-    return [said.split()[0] for key, said in found.items() if key != b".f"]
+    return [row.split()[0] for key, row in found.items() if key != b".f"]
 
 
 @pytest.mark.parametrize("name", BRACES)
 def test_python_redis_lock_59_all_keys_of_a_name_are_in_one_slot_whatever_it_contains(
     agent: Make, redis_cluster: Any, name: str
 ) -> None:
-    """And sherlock #31, Redisson #1098: a script over keys of two slots is refused."""
+    """Also sherlock #31 and Redisson #1098: a script over keys of two slots is refused."""
     key = key_of(f"default:{name}").encode()
     assert {slot_of_key(key + kind) for kind in (b"", b":q", b":w")} == {slot(name)}
     mine, other = agent(redis_cluster.url), agent(redis_cluster.url)
@@ -43,10 +43,11 @@ def test_python_redis_lock_59_all_keys_of_a_name_are_in_one_slot_whatever_it_con
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["stayed", "moved"])
-def test_coredis_who_lost_it_does_not_delete_anothers(
+def test_coredis_a_client_that_lost_a_lock_does_not_delete_the_next_holders(
     agent: Make, redis_cluster: Any, name: str, moved: bool
 ) -> None:
-    """Its lease was over when it noticed, and by then another had it; also at another node."""
+    """The lease was over when the client noticed, and another client held the lock by then, also at
+    another node."""
     mine, other = agent(redis_cluster.url), agent(redis_cluster.url)
     hold = mine.do(lambda client: client.lock(name, lease=0.3).acquire())
     if moved:

@@ -1,4 +1,4 @@
-"""What connect() takes for a cluster, and what is never shown."""
+"""URLs and clients that connect() accepts for a cluster, and secrets that it never shows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SECRET = "tr0ub4dor-Zq"
 
 @pytest.fixture(scope="module")
 def vault(new_redis_cluster: Callable[..., Any]) -> Any:
-    """With a password, a user, and TLS on its ports."""
+    """A cluster with a password, a user, and TLS."""
     users = [f"clerk on >{SECRET} ~* &* +@all"]
     return new_redis_cluster(2, 0, password=SECRET, tls=True, users=users)
 
 
 def works(agents: list[Agent], name: str) -> None:
-    """They exclude each other, and wake each other."""
+    """Check that two clients exclude each other, and wake each other."""
     first, second = agents
     hold = first.do(lambda client: client.lock(name).acquire())
     assert second.do(lambda client: client.lock(name).try_acquire()) is None
@@ -41,21 +41,23 @@ def works(agents: list[Agent], name: str) -> None:
     second.do(lambda client: later.release())
 
 
-def test_any_node_that_answers_is_enough(agent: Make, redis_cluster: Any, name: str) -> None:
+def test_one_reachable_node_is_enough_to_connect(
+    agent: Make, redis_cluster: Any, name: str
+) -> None:
     node = redis_cluster.nodes[4]
     seeds = ["127.0.0.1:1", f"localhost:{node.port}"]
     url = f"redis+cluster://{','.join(seeds)}"
     works([agent(url), agent(redis_cluster.url)], name)
 
 
-def test_with_a_password_and_tls(agent: Make, vault: Any, name: str) -> None:
+def test_a_url_with_a_password_and_tls_connects(agent: Make, vault: Any, name: str) -> None:
     options = f"?ssl_ca_certs={vault.nodes[0].ca_file}"
     as_user = vault.url.replace(f"//:{SECRET}", f"//clerk:{SECRET}")
     works([agent(vault.url + options), agent(as_user + options)], name)
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_client_of_redis_py_in_the_place_of_a_url(
+def test_a_client_of_redis_py_replaces_a_url(
     agent: Make, redis_cluster: Any, name: str, kind: str
 ) -> None:
     port = redis_cluster.nodes[0].port
@@ -64,7 +66,7 @@ def test_a_client_of_redis_py_in_the_place_of_a_url(
         close = client.close
     else:
         client = asyncio.run(_made("127.0.0.1", port))
-        close = lambda: None  # noqa: E731  (it never connected)
+        close = lambda: None  # noqa: E731  (the client never connected)
     try:
         works([agent(client), agent(redis_cluster.url)], name)
     finally:
@@ -72,7 +74,7 @@ def test_a_client_of_redis_py_in_the_place_of_a_url(
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_client_of_redis_py_with_a_password_and_tls(
+def test_a_client_of_redis_py_passes_on_its_password_and_tls(
     agent: Make, vault: Any, name: str, kind: str
 ) -> None:
     options: Any = {"password": SECRET, "ssl": True, "ssl_ca_certs": str(vault.nodes[0].ca_file)}
@@ -91,8 +93,8 @@ async def _made(host: str, port: int, **options: Any) -> Any:
     return redis.asyncio.RedisCluster(host=host, port=port, **options)
 
 
-def test_addresses_are_remapped_as_the_client_says(redis_cluster: Any, name: str) -> None:
-    """As of nodes behind a network that translates their addresses."""
+def test_the_address_remap_of_a_client_is_used(redis_cluster: Any, name: str) -> None:
+    """Nodes may be behind a network that translates their addresses."""
     seen: list[tuple[str, int]] = []
 
     def remap(address: tuple[str, int]) -> tuple[str, int]:
@@ -122,13 +124,13 @@ def test_addresses_are_remapped_as_the_client_says(redis_cluster: Any, name: str
         f"redis+cluster://:{SECRET}@h1:7000@h2",
     ],
 )
-def test_what_cannot_be_meant_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         lockfast.connect(url)
     assert SECRET not in str(caught.value)
 
 
-def test_a_wrong_password_is_told_at_once_and_never_shown(
+def test_a_wrong_password_fails_at_once_and_is_never_shown(
     agent: Make, vault: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -141,14 +143,16 @@ def test_a_wrong_password_is_told_at_once_and_never_shown(
         assert "wr0ng-Zq" not in text
 
 
-def test_a_server_that_is_no_cluster_says_so(agent: Make, redis_server: Any, name: str) -> None:
+def test_a_server_without_cluster_support_is_reported(
+    agent: Make, redis_server: Any, name: str
+) -> None:
     mine = agent(f"redis+cluster://127.0.0.1:{redis_server.port}")
     with pytest.raises(BackendError, match="cluster support disabled") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     assert not caught.value.transient
 
 
-def test_a_node_of_a_cluster_taken_for_a_single_server_says_what_to_write(
+def test_a_cluster_node_used_as_a_single_server_fails_with_the_url_to_use(
     agent: Make, redis_cluster: Any
 ) -> None:
     from cluster_clients import names_at
@@ -160,13 +164,13 @@ def test_a_node_of_a_cluster_taken_for_a_single_server_says_what_to_write(
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
 
 
-def test_nobody_there_is_told_within_the_budget(agent: Make, name: str) -> None:
+def test_unreachable_nodes_are_reported_within_the_budget(agent: Make, name: str) -> None:
     mine = agent("redis+cluster://127.0.0.1:1,127.0.0.1:2", lease=1.2)
     with pytest.raises(BackendError, match=r"127\.0\.0\.1:[12] is out of reach"):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
 
 
-def test_slots_are_counted_as_the_servers_count_them(redis_cluster: Any) -> None:
+def test_slots_are_computed_as_the_servers_compute_them(redis_cluster: Any) -> None:
     node = redis_cluster.nodes[0]
     for key in (
         b"a",

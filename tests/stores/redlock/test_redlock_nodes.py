@@ -1,5 +1,5 @@
-"""What a quorum of real servers survives: nodes that are away, hang, or come back empty; and what
-it leaves behind at each of them: nothing."""
+"""A quorum of real servers survives nodes that are down, hang, or restart empty, and leaves nothing
+behind at any of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nodes(new_redlock: NewRedlock) -> Iterator[Any]:
 
 
 def rows(node: Any, name: str) -> list[bytes]:
-    """Who holds it there, or waits."""
+    """Return the ids of the name's holders and waiters at a node."""
     key = key_of(f"default:{name}")
     with node.client() as client:
         found = [*client.hgetall(key), *client.hgetall(f"{key}:w")]
@@ -41,12 +41,12 @@ def rows(node: Any, name: str) -> list[bytes]:
 def until(what: Callable[[], Any]) -> Any:
     ends = time.monotonic() + PATIENCE
     while not (value := what()):
-        assert time.monotonic() < ends, "it never came to that"
+        assert time.monotonic() < ends, "the condition never became true"
         time.sleep(0.01)
     return value
 
 
-def test_a_hold_stands_at_every_node_under_one_fence_and_is_gone_everywhere_after(nodes):
+def test_a_hold_has_one_fence_at_a_majority_and_is_released_at_every_node(nodes):
     with lockfast.connect(nodes.url) as client:
         with client.lock("a") as hold:
             until(lambda: all(len(rows(node, "a")) == 1 for node in nodes.nodes))
@@ -54,13 +54,13 @@ def test_a_hold_stands_at_every_node_under_one_fence_and_is_gone_everywhere_afte
             for node in nodes.nodes:
                 with node.client() as plain:
                     held = plain.hgetall(key_of("default:a"))
-                fences += [int(said.split()[0]) for key, said in held.items() if key != b".f"]
+                fences += [int(text.split()[0]) for key, text in held.items() if key != b".f"]
             assert fences.count(hold.fence) >= 2
         until(lambda: not any(rows(node, "a") for node in nodes.nodes))
 
 
-def test_with_one_node_of_three_down_locks_are_had_and_nothing_is_left(nodes):
-    """redlock-py raises then, and leaves its keys behind."""
+def test_with_one_of_three_nodes_down_locks_are_granted_and_nothing_is_left_behind(nodes):
+    """redlock-py raises in this case, and leaves its keys behind."""
     with lockfast.connect(nodes.url) as client:
         with client.lock("a"):
             pass
@@ -73,23 +73,23 @@ def test_with_one_node_of_three_down_locks_are_had_and_nothing_is_left(nodes):
         assert not rows(nodes[0], "a") and not rows(nodes[2], "a")
 
 
-def test_a_node_that_was_away_during_a_release_is_told_when_it_is_back(nodes):
+def test_a_release_reaches_a_node_that_hung_when_it_is_back(nodes):
     """pottery returns when a majority has answered, and forgets the others."""
     with lockfast.connect(nodes.url) as client:
         hold = client.lock("a").acquire()
         until(lambda: rows(nodes[2], "a"))
         nodes[2].pause()
         hold.release()
-        time.sleep(0.7)  # it hangs: its connection is closed
+        time.sleep(0.7)  # the node hangs, so its connection is closed
         with client.lock("b"):
             pass
         nodes[2].resume()
 
-        def told() -> bool:
+        def was_withdrawn() -> bool:
             with client.lock("b"):
                 return not rows(nodes[2], "a")
 
-        until(told)
+        until(was_withdrawn)
 
 
 @pytest.mark.parametrize("api", ["blocking", "asyncio"])
@@ -136,9 +136,9 @@ def test_without_a_majority_an_error_names_the_nodes_and_why(nodes):
             nodes[number].kill()
         with pytest.raises(QuorumError) as caught:
             client.lock("a", timeout=0).acquire()
-        said = str(caught.value)
-        assert "1 of 3 nodes answered, and 2 are needed" in said
-        assert str(nodes[0].port) in said and str(nodes[1].port) in said
+        message = str(caught.value)
+        assert "1 of 3 nodes answered, and 2 are needed" in message
+        assert str(nodes[0].port) in message and str(nodes[1].port) in message
         assert caught.value.transient
         until(lambda: not rows(nodes[2], "a"))
 
@@ -148,21 +148,21 @@ def test_a_node_that_restarted_empty_does_not_vote_until_the_longest_lease_has_p
     with lockfast.connect(url, lease=1.5) as client, lockfast.connect(url, lease=1.5) as other:
         hold = client.lock("a").acquire()
         until(lambda: rows(nodes[2], "a"))
-        nodes[2].call("DEL", key_of("default:a"))  # it votes, and does not know of the hold
+        nodes[2].call("DEL", key_of("default:a"))  # it votes without knowing of the hold
         nodes[1].restart(keep_data=False)
-        # Of three nodes two know of no hold now. They must not make a majority.
+        # Two of three nodes know of no hold now. They must not form a majority.
         for _ in range(5):
             assert other.lock("a").try_acquire() is None
             time.sleep(0.02)
         with nodes[1].client() as plain:
-            assert int(plain.get(MARK).split()[0]) > 0, "it is told from when on it votes"
+            assert int(plain.get(MARK).split()[0]) > 0, "its mark says when it votes again"
         with other.lock("a", timeout=PATIENCE) as theirs:
             assert theirs.fence > hold.fence
         with pytest.raises(lockfast.HoldLost):
             hold.release()
 
 
-def test_new_nodes_are_founded_at_once_by_one_of_many_clients(nodes):
+def test_one_of_several_clients_initializes_new_nodes_at_once(nodes):
     clients = [lockfast.connect(nodes.url) for _ in range(4)]
     fences = []
     for client in clients:
@@ -181,7 +181,7 @@ def test_all_clients_must_agree_on_the_longest_lease(nodes):
         other.lock("a").acquire()
 
 
-def test_scripts_that_were_flushed_are_told_again(nodes):
+def test_scripts_are_sent_again_after_a_flush(nodes):
     with lockfast.connect(nodes.url) as client:
         for _ in range(3):
             with client.lock("a"):
@@ -189,9 +189,9 @@ def test_scripts_that_were_flushed_are_told_again(nodes):
             nodes.call("SCRIPT", "FLUSH")
 
 
-def test_an_acquire_that_took_most_of_its_lease_is_not_believed_and_given_back(nodes):
-    """Redisson's RedLock does not look at what is left."""
-    from lab.fault_proxy_control import FaultProxy
+def test_an_acquire_that_took_most_of_its_lease_fails_and_is_withdrawn(nodes):
+    """Redisson's RedLock does not check how much of the lease is left."""
+    from lab.fault_proxy import FaultProxy
 
     proxies = [FaultProxy(("127.0.0.1", node.port)) for node in nodes.nodes]
     try:
@@ -213,25 +213,25 @@ def test_an_acquire_that_took_most_of_its_lease_is_not_believed_and_given_back(n
             proxy.__exit__(None, None, None)
 
 
-class Restless(list[str]):
-    """Where our bells are heard, while a listener begins at every node: each look sees more."""
+class ChangingAddresses(list[str]):
+    """Wake addresses that change between two reads, because a listener starts at every node."""
 
     def __init__(self, size: int) -> None:
-        self.looks = 0
+        self.reads = 0
         super().__init__("." * size)
 
     def __iter__(self) -> Iterator[str]:
-        self.looks += 1
-        return iter(["."] * len(self) if self.looks == 1 else ["ear"] * len(self))
+        self.reads += 1
+        return iter(["."] * len(self) if self.reads == 1 else ["listener"] * len(self))
 
 
-def test_a_listener_that_begins_while_somebody_asks_is_in_nobodys_way(nodes):
-    """It does so on a thread of its own."""
+def test_a_listener_may_start_while_a_claim_is_sent(nodes):
+    """Listeners start on other threads."""
     with lockfast.connect(nodes.url) as client:
         with client.lock("a"):
-            pass  # they are founded
+            pass  # the nodes are initialized
         voters = client._backend._voters
-        voters.wake_addresses = Restless(voters.size)
+        voters.wake_addresses = ChangingAddresses(voters.size)
         with client.lock("a") as hold:
             assert hold.is_held
-        assert voters.wake_addresses.looks == 1
+        assert voters.wake_addresses.reads == 1

@@ -1,4 +1,4 @@
-"""Which servers a quorum has: what is refused, and why, before anything is connected."""
+"""URLs and clients of a quorum: invalid ones are refused, with the reason, before connecting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lockfast import ConfigurationError, Unsupported, aio
         ("redlok://a,b,c", "did you mean redlock://?"),
     ],
 )
-def test_what_cannot_be_a_quorum_is_refused_with_the_reason(url, why):
+def test_an_invalid_quorum_is_refused_with_the_reason(url, why):
     with pytest.raises(ConfigurationError) as caught:
         lockfast.connect(url)
     assert why in str(caught.value)
@@ -51,7 +51,7 @@ def test_a_lease_that_is_longer_than_the_longest_is_refused():
     assert lockfast.connect("redlock://a,b,c?longest_lease=20").lease == 20
 
 
-def test_clients_of_either_colour_are_taken(redlock_servers):
+def test_sync_and_async_clients_are_accepted(redlock_servers):
     ports = redlock_servers.ports
     for kind in (redis.Redis, redis.asyncio.Redis):
         clients = [kind(host="127.0.0.1", port=port) for port in ports]
@@ -63,7 +63,7 @@ def test_clients_of_either_colour_are_taken(redlock_servers):
         lockfast.connect(["a", "b", "c"])
 
 
-def test_passwords_and_tls_are_for_all_nodes(new_redlock):
+def test_passwords_and_tls_apply_to_all_nodes(new_redlock):
     nodes = new_redlock(3, password="secret", tls=True)
     hosts = ",".join(f"127.0.0.1:{port}" for port in nodes.ports)
     url = f"redlocks://:secret@{hosts}?ssl_ca_certs={nodes[0].folder}/ca.pem"

@@ -1,4 +1,4 @@
-"""What votes make, and what several nodes see, put together: no server, no clock."""
+"""Counting votes, merging snapshots and wake-ups: without servers and clocks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from lockfast.model import Busy, Differs, Gone, Holder, Snapshot, Waiter, Who
 from lockfast.stores.redis.errors import ServerError, Unreachable
-from lockfast.stores.redis.replies import NONSENSE
-from lockfast.stores.redlock.inspection import together
-from lockfast.stores.redlock.nodes import GRACE, Chorus, Health
+from lockfast.stores.redis.replies import MALFORMED
+from lockfast.stores.redlock.inspection import merge_snapshots
+from lockfast.stores.redlock.nodes import GRACE, Health, MergedWakeups
 from lockfast.stores.redlock.votes import Poll, Tally, votes_in
 from lockfast.stores.wakeups import Wakeups
 
@@ -38,49 +38,51 @@ def test_less_than_a_majority_is_busy_as_soon_as_that_is_certain():
     assert isinstance(tally(YES, NO, NO).refusal(0, 0.5), Busy)
 
 
-def test_nodes_that_tell_of_different_fences_are_not_enough_to_ask_again_and_again():
-    other = [0, 1_500_000, 120]  # it was late, and gave the same holder another fence
+def test_different_fences_of_the_nodes_do_not_decide_a_vote():
+    other = [0, 1_500_000, 120]  # its vote was late, and gave the same holder another fence
     assert not tally(NO, other, None).decided(0)
     assert tally(NO, other, NO).decided(0)
     assert tally(NO, other, NO).refusal(0, 0.01) == Busy(1.5, 99)
-    assert tally(NO, other, Unreachable("away")).decided(0), "there is nobody to wait for"
-    assert tally(NO, NO, None, leases=(LEASE, LEASE)).decided(1), "nobody went so far"
+    assert tally(NO, other, Unreachable("away")).decided(0), "no reply is pending"
+    assert tally(NO, NO, None, leases=(LEASE, LEASE)).decided(1), (
+        "no node voted on the second claim"
+    )
 
 
-def test_who_is_held_up_by_a_settled_hold_waits_for_its_bell_and_else_asks_soon():
+def test_a_claim_waits_for_a_settled_hold_and_is_retried_soon_after_a_split_vote():
     assert tally(NO, NO, YES).refusal(0, 0.01) == Busy(1.5, 99)
     assert tally(NO, [0, 1_500_000, 98], YES).refusal(0, 0.01) == Busy(0.01, 98)
     ending = [0, 200_000, 99]
-    assert tally(ending, NO, NO).refusal(0, 0.01).retry_after == 1.5, "two must end for a majority"
+    assert tally(ending, NO, NO).refusal(0, 0.01).retry_after == 1.5, (
+        "two holds must end for a majority"
+    )
     assert tally(ending, NO, NO, YES, YES).refusal(0, 0.01).retry_after == 0.2
 
 
-def test_a_name_of_another_size_and_places_that_are_gone_are_told():
+def test_a_name_of_another_size_and_lost_waiters_are_reported():
     assert tally([2, 5, 0], [2, 5, 0], NO).refusal(0, 0.01) == Differs(5)
     assert tally([3, 0, 0], [3, 0, 0], YES).refusal(0, 0.01) == Gone()
 
 
-def test_nodes_without_a_vote_are_told_apart():
+def test_nodes_that_do_not_vote_are_sorted_by_reason():
     counted = tally([4], [5, 2_000_000], Unreachable("away"))
-    assert counted.new == {0} and counted.late == {1: 2.0} and list(counted.failed) == [2]
+    assert counted.new == {0} and counted.recovering == {1: 2.0} and list(counted.failed) == [2]
     assert counted.voters == 0
     assert tally([6, 5_000_000], YES, YES).too_long == 5.0
-    assert tally(ServerError("NOSCRIPT"), YES, NO).pending == {0}, (
-        "it has only to be told the script"
-    )
+    assert tally(ServerError("NOSCRIPT"), YES, NO).pending == {0}, "it only lacks the script"
 
 
 @pytest.mark.parametrize(
     "reply", [b"OK", 7, [], [1, 2], [9, 0, 0], [1, 0, 1], [1, 2**60, 1], ["1"]]
 )
-def test_what_makes_no_sense_is_no_vote(reply):
+def test_a_malformed_reply_is_no_vote(reply):
     counted = tally(reply, YES, YES)
-    assert counted.nonsense == [0] and counted.of(0).keys() == {1, 2}
-    with pytest.raises(NONSENSE):
+    assert counted.malformed == [0] and counted.of(0).keys() == {1, 2}
+    with pytest.raises(MALFORMED):
         votes_in(reply, [LEASE])
 
 
-def test_what_is_unknown_is_neither_yes_nor_no():
+def test_an_unknown_answer_is_neither_yes_nor_no():
     poll = Poll(3, 2)
     poll.count([[1, 0], None, [1, 0]])
     assert (poll.verdict(0), poll.verdict(1)) == (True, False)
@@ -96,22 +98,24 @@ def holder(who, fence, rest=5.0):
     return Holder(who, fence, 1, 1.0, rest)
 
 
-def test_who_holds_it_is_who_a_majority_knows():
+def test_a_snapshot_shows_the_holder_that_a_majority_knows():
     mine, theirs = holder(ME, 7), holder(YOU, 9)
     views = [
         Snapshot("a", 1, (mine,), now=1.0),
         Snapshot("a", 1, (holder(ME, 7, 3.0),), now=2.0),
         Snapshot("a", 1, (theirs,), now=3.0),
     ]
-    (seen,) = together("a", views, 3).holders
+    (seen,) = merge_snapshots("a", views, 3).holders
     assert (seen.who, seen.fence, seen.remaining) == (ME, 7, 3.0)
-    assert len(together("a", views[1:], 3).holders) == 2, "either may be it: one node is silent"
+    assert len(merge_snapshots("a", views[1:], 3).holders) == 2, (
+        "either may hold it: one node is silent"
+    )
     unsettled = [Snapshot("a", 1, (holder(ME, fence),)) for fence in (5, 6, 8)]
-    (seen,) = together("a", unsettled, 3).holders
+    (seen,) = merge_snapshots("a", unsettled, 3).holders
     assert seen.fence == 8
 
 
-def test_who_waits_stands_at_a_majority_or_may():
+def test_a_snapshot_shows_waiters_that_a_majority_knows_or_may_know():
     mine, yours, again = (
         Waiter(ME, 1, 1.0, True),
         Waiter(YOU, 1, 2.0, True),
@@ -122,42 +126,46 @@ def test_who_waits_stands_at_a_majority_or_may():
         Snapshot("a", 1, (holder(ME, 7),), (yours,)),
         Snapshot("a", 1, (), (mine, yours)),
     ]
-    assert together("a", views, 3).waiters == (yours,), "one node has not heard that it got it"
-    assert together("a", views[1:], 3).waiters == (mine, yours), "it may be: one node is silent"
-    lines = [Snapshot("a", 1, (), line) for line in ((mine, yours, again), (yours, mine, again))]
-    assert together("a", [*lines, views[0]], 3).waiters == (mine, yours, again)
-    few = [Snapshot("a", 1, (), line) for line in ((mine, again), (yours,), (yours,))]
-    assert together("a", few, 3).waiters == (yours,), "the longest line is not the true one"
+    assert merge_snapshots("a", views, 3).waiters == (yours,), (
+        "one node does not know yet that it was granted"
+    )
+    assert merge_snapshots("a", views[1:], 3).waiters == (mine, yours), (
+        "the first may wait: one node is silent"
+    )
+    queues = [Snapshot("a", 1, (), queue) for queue in ((mine, yours, again), (yours, mine, again))]
+    assert merge_snapshots("a", [*queues, views[0]], 3).waiters == (mine, yours, again)
+    few = [Snapshot("a", 1, (), queue) for queue in ((mine, again), (yours,), (yours,))]
+    assert merge_snapshots("a", few, 3).waiters == (yours,), "the longest queue is not the true one"
 
 
-def test_bells_of_several_nodes_ring_once():
+def test_wakeups_of_several_nodes_wake_a_waiter_once():
     wakeups, woken = Wakeups(), []
     wakeups.watch("id", woken.append)
-    chorus = Chorus(wakeups, 3)
+    merged = MergedWakeups(wakeups, 3)
     for node in (0, 1, 2):
-        chorus.wake(node, "id", 10.0)
+        merged.deliver(node, "id", 10.0)
     assert woken == [None]
-    chorus.settle(10.0 + GRACE)
-    assert woken == [None] and chorus.due() is None
-    chorus.wake(2, "id", 20.0)
+    merged.flush(10.0 + GRACE)
+    assert woken == [None] and merged.due() is None
+    merged.deliver(2, "id", 20.0)
     assert woken == [None]
-    chorus.settle(20.0 + GRACE)
-    assert woken == [None, None], "one node alone is believed after a moment"
-    chorus.wake(0, "id", 30.0)
-    chorus.wake(0, "id", 30.001)  # another release
-    chorus.wake(1, "id", 30.001)
+    merged.flush(20.0 + GRACE)
+    assert woken == [None, None], "the wake-up of a single node counts after a moment"
+    merged.deliver(0, "id", 30.0)
+    merged.deliver(0, "id", 30.001)  # another release
+    merged.deliver(1, "id", 30.001)
     assert len(woken) == 3
 
 
-def test_a_node_that_is_out_of_reach_is_left_alone_for_longer_each_time():
+def test_an_unreachable_node_is_skipped_for_longer_each_time():
     health, now = Health(), 100.0
     pauses = []
     for _ in range(12):
         health.failed(now, Unreachable("away"))
         begun = now
-        while health.is_out(now):
+        while health.is_skipped(now):
             now += 0.01
         pauses.append(now - begun)
     assert pauses == sorted(pauses) and pauses[0] < 0.1 and 4.9 < pauses[-1] < 5.1
-    health.well()
-    assert not health.is_out(now) and not health.is_doubtful
+    health.recovered()
+    assert not health.is_skipped(now) and not health.is_suspect

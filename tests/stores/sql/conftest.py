@@ -1,4 +1,4 @@
-"""Each SQL server, with lockfast's tables fresh, and what differs between them for a test."""
+"""Fixtures: each SQL server without lockfast's tables, and clients of it."""
 
 from __future__ import annotations
 

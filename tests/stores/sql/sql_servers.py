@@ -1,4 +1,4 @@
-"""What tests do to a SQL server behind lockfast's back, in the words of each."""
+"""Direct access of tests to a SQL server, bypassing lockfast, in the dialect of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = {"postgres": "clock_timestamp()", "mariadb": "UTC_TIMESTAMP(6)"}
 
 
 class Database:
-    """One server, and connections of the test's own."""
+    """One server, used through the test's own connections."""
 
     def __init__(self, kind: str, server: Any) -> None:
         self.kind = kind
@@ -27,19 +27,19 @@ class Database:
     def now(self) -> str:
         return NOW[self.kind]
 
-    def call(self, sql: str, *said: Any) -> list[tuple[Any, ...]]:
-        """One statement, at once."""
+    def call(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Execute one statement in autocommit and return its rows."""
         with self.server.connect(autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute(sql, said or None)
+            cursor.execute(sql, parameters or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     def ago(self, seconds: int) -> str:
-        """The server's time so long ago, in SQL."""
+        """Return SQL for the server's time so many seconds ago."""
         unit = f"'{seconds} seconds'" if self.kind == "postgres" else f"{seconds} SECOND"
         return f"{self.now} - INTERVAL {unit}"
 
     def drop_tables(self) -> None:
-        """Also those that tests of other things left on the same server."""
+        """Drop all tables of lockfast, also those that other tests left on the same server."""
         here = "current_schema()" if self.kind == "postgres" else "DATABASE()"
         found = self.call(
             "SELECT table_name FROM information_schema.tables "
@@ -49,7 +49,7 @@ class Database:
             self.call(f"DROP TABLE {table}")
 
     def sessions(self) -> list[int]:
-        """Those of lockfast; the test's own are closed by now."""
+        """Return the ids of lockfast's sessions; the test's own are closed by now."""
         if self.kind == "postgres":
             found = self.call(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'lockfast'"
@@ -62,11 +62,11 @@ class Database:
         return [int(number) for (number,) in found]
 
     def kill(self, session: int) -> None:
-        word = "SELECT pg_terminate_backend(%s)" if self.kind == "postgres" else "KILL %s"
+        command = "SELECT pg_terminate_backend(%s)" if self.kind == "postgres" else "KILL %s"
         try:
-            self.call(word, session)
+            self.call(command, session)
         except Exception as error:
-            if "Unknown thread" not in str(error):  # it went by itself
+            if "Unknown thread" not in str(error):  # it had ended already
                 raise
 
     def backend(self) -> Any:

@@ -1,4 +1,4 @@
-"""What is atomic: of many who ask at once one gets it, and a step that came too late does
+"""Atomicity: of simultaneous claims one is granted, and a step that lost the race writes
 nothing."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from lockfast.core import law
 from lockfast.model import Busy, Claim, Gone, Granted
 from lockfast.runtime.threads import run
-from lockfast.stores.sql.backend import mark_of
+from lockfast.stores.sql.backend import hash_of
 from lockfast.stores.sql.book import RowBook
 from lockfast.stores.sql.mysql import schema
 
@@ -22,13 +22,13 @@ def claimed(name: str, number: int, **terms: Any) -> Claim:
     return Claim(name, f"id-{number}", f"host {number} t", 30.0, **terms)
 
 
-def at_once(*works: Any) -> list[Any]:
-    """Each in a thread of its own, all at the same moment."""
-    gate = threading.Barrier(len(works))
+def simultaneously(*works: Any) -> list[Any]:
+    """Run each in a thread of its own, all at the same moment."""
+    barrier = threading.Barrier(len(works))
     answers: list[Any] = [None] * len(works)
 
     def work(number: int) -> None:
-        gate.wait()
+        barrier.wait()
         answers[number] = works[number]()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(len(works))]
@@ -43,16 +43,16 @@ def at_once(*works: Any) -> list[Any]:
 def backends(database):
     made = [database.backend() for _ in range(4)]
     for backend in made:
-        run(backend.names("", BUDGET))  # connected, and the tables are there
+        run(backend.names("", BUDGET))  # connects, and creates the tables
     yield made
     for backend in made:
         backend.close()
 
 
-def test_of_many_who_claim_a_new_name_at_once_one_gets_it(backends):
-    for turn in range(30):
-        claims = [claimed(f"new-{turn}", number, wait=False) for number in range(4)]
-        answers = at_once(
+def test_one_of_four_simultaneous_claims_of_a_new_name_is_granted(backends):
+    for attempt in range(30):
+        claims = [claimed(f"new-{attempt}", number, wait=False) for number in range(4)]
+        answers = simultaneously(
             *[
                 lambda backend=backend, claim=claim: run(backend.claim(claim, BUDGET))
                 for backend, claim in zip(backends, claims, strict=True)
@@ -61,11 +61,13 @@ def test_of_many_who_claim_a_new_name_at_once_one_gets_it(backends):
         assert sum(isinstance(answer, Granted) for answer in answers) == 1, answers
 
 
-def test_of_many_who_claim_what_was_released_one_gets_it_under_a_higher_fence(backends):
+def test_one_of_four_simultaneous_claims_of_a_released_name_is_granted_under_a_higher_fence(
+    backends,
+):
     last = 0
     for _ in range(30):
         claims = [claimed("old", number, wait=False) for number in range(4)]
-        answers = at_once(
+        answers = simultaneously(
             *[
                 lambda backend=backend, claim=claim: run(backend.claim(claim, BUDGET))
                 for backend, claim in zip(backends, claims, strict=True)
@@ -78,31 +80,31 @@ def test_of_many_who_claim_what_was_released_one_gets_it_under_a_higher_fence(ba
 
 
 def test_a_semaphore_never_has_more_holders_than_slots(backends):
-    for turn in range(20):
-        claims = [claimed(f"three-{turn}", number, slots=3, wait=False) for number in range(4)]
-        answers = at_once(
+    for attempt in range(20):
+        claims = [claimed(f"three-{attempt}", number, slots=3, wait=False) for number in range(4)]
+        answers = simultaneously(
             *[
                 lambda backend=backend, claim=claim: run(backend.claim(claim, BUDGET))
                 for backend, claim in zip(backends, claims, strict=True)
             ]
         )
         assert sum(isinstance(answer, Granted) for answer in answers) == 3, answers
-        assert len(run(backends[0].inspect(f"three-{turn}", BUDGET)).holders) == 3
+        assert len(run(backends[0].inspect(f"three-{attempt}", BUDGET)).holders) == 3
 
 
-def test_a_step_that_read_before_somebody_wrote_writes_nothing_and_rings_nobody(backends):
-    """Whatever was written: a claim, a join, a renewal, a release."""
+def test_a_step_that_read_before_another_write_writes_nothing(backends):
+    """The other write may be a claim, a join, a renewal or a release."""
     first, second = backends[:2]
     holder, waiter = claimed("n", 1), claimed("n", 2)
-    speech = first._speech
+    dialect = first._dialect
 
     def read(claim: Claim) -> RowBook:
-        request = speech.read(mark_of("n"), [claim.id], 16)
-        return RowBook(speech.seen(run(first._ask(request, BUDGET)), 16), "nobody")
+        request = dialect.read(hash_of("n"), [claim.id], 16)
+        return RowBook(dialect.decode_read(run(first._request(request, BUDGET)), 16), "nobody")
 
     def write(book: RowBook) -> bool:
-        request = speech.write(mark_of("n"), "n", book.change(), "nobody")
-        return bool(speech.written(run(first._ask(request, BUDGET))))
+        request = dialect.write(hash_of("n"), "n", book.change(), "nobody")
+        return bool(dialect.decode_write(run(first._request(request, BUDGET))))
 
     late = read(claimed("n", 9))
     granted = run(second.claim(holder, BUDGET))
@@ -113,23 +115,23 @@ def test_a_step_that_read_before_somebody_wrote_writes_nothing_and_rings_nobody(
     late = read(holder)
     assert isinstance(run(second.claim(waiter, BUDGET)), Busy)
     assert law.release(late, holder)
-    assert not write(late)  # somebody joined: whoever releases must serve them
+    assert not write(late)  # a waiter joined: the release must serve it
 
     late = read(holder)
     assert isinstance(run(second.renew([waiter], [0], BUDGET))[0], Busy)
     assert law.release(late, holder)
-    assert not write(late)  # a waiter was told "still waiting": its belief counts from that
+    assert not write(late)  # a waiter was refreshed: its validity counts from that
 
     late = read(holder)
     assert run(second.renew([holder], [granted.fence], BUDGET)) == [granted]
     late.keep_hold(late.holds[holder.id])
-    assert not write(late)  # it would shorten the lease that was just given
+    assert not write(late)  # it would shorten the lease that was just renewed
 
     late = read(holder)
     run(second.leave(waiter, BUDGET))
     assert run(second.release(holder, BUDGET))
     late.keep_hold(late.holds[holder.id])
-    assert not write(late)  # it would bring back what was released
+    assert not write(late)  # it would restore the released hold
     assert not run(first.inspect("n", BUDGET)).holders
 
     late = read(claimed("n", 9))
@@ -141,11 +143,11 @@ def test_a_step_that_read_before_somebody_wrote_writes_nothing_and_rings_nobody(
     assert isinstance(run(second.claim(holder, BUDGET)), Granted)
     assert run(second.release(holder, BUDGET))
     assert isinstance(law.claim(late, claimed("n", 9)), Granted)
-    assert not write(late)  # its fence might be one that was given meanwhile
+    assert not write(late)  # its fence might have been given to another hold meanwhile
 
 
-def test_who_comes_later_does_not_overtake_who_waits_for_a_holder_that_is_over(backends, database):
-    """Also if it knows nothing of the crowd."""
+def test_a_late_claim_does_not_overtake_a_waiter_when_the_holder_has_expired(backends, database):
+    """Even if its client does not know that the name is contended."""
     run(backends[0].claim(claimed("n", 1), BUDGET))
     run(backends[0].claim(claimed("n", 2), BUDGET))
     database.call(f"UPDATE lockfast_names SET ends = {database.ago(1)}")
@@ -153,7 +155,7 @@ def test_who_comes_later_does_not_overtake_who_waits_for_a_holder_that_is_over(b
     assert [one.who.pid for one in run(backends[2].inspect("n", BUDGET)).holders] == [2]
 
 
-def test_who_joins_the_queue_of_a_holder_that_is_over_serves_the_first(backends, database):
+def test_a_waiter_that_joins_behind_an_expired_holder_serves_the_first_waiter(backends, database):
     run(backends[0].claim(claimed("n", 1), BUDGET))
     run(backends[0].claim(claimed("n", 2), BUDGET))
     database.call(f"UPDATE lockfast_names SET ends = {database.ago(1)}")
@@ -164,7 +166,7 @@ def test_who_joins_the_queue_of_a_holder_that_is_over_serves_the_first(backends,
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_a_renewal_brings_nothing_back_and_tells_the_fence_that_it_is_held_under(
+def test_a_renewal_restores_no_expired_hold_and_returns_the_fence_of_a_live_one(
     backends, database, slots
 ):
     claims = [claimed("n", number, slots=slots) for number in range(slots)]
@@ -177,39 +179,39 @@ def test_a_renewal_brings_nothing_back_and_tells_the_fence_that_it_is_held_under
     assert not run(backends[2].inspect("n", BUDGET)).holders
 
 
-def test_a_release_serves_who_waits_also_if_the_releaser_does_not_know_of_it(backends):
+def test_a_release_serves_a_waiter_that_the_releasing_client_does_not_know(backends):
     run(backends[0].claim(claimed("n", 1), BUDGET))
     run(backends[1].claim(claimed("n", 2), BUDGET))
     assert run(backends[0].release(claimed("n", 1), BUDGET))
     assert [one.who.pid for one in run(backends[2].inspect("n", BUDGET)).holders] == [2]
 
 
-def test_a_bell_before_it_is_written_would_be_believed(backends, monkeypatch):
-    """So nobody is rung by a step that others were faster than."""
+def test_no_waiter_is_woken_before_its_grant_is_written(backends, monkeypatch):
+    """A waiter trusts its wake-up, so a step that loses the race must not wake anybody."""
     first, second = backends[:2]
     holder, waiter = claimed("n", 1), claimed("n", 2)
     fence = run(first.claim(holder, BUDGET)).fence
     run(first.claim(waiter, BUDGET))
     woken: list[Any] = []
     run(first.watch(waiter, woken.append, 0.0))
-    write, heard = first._speech.write, []
+    write, delivered = first._dialect.write, []
 
-    def late(*said: Any) -> Any:
-        heard.append(list(woken))
-        if len(heard) == 1:
-            run(second.renew([holder], [fence], BUDGET))  # which is faster
-        return write(*said)
+    def late(*arguments: Any) -> Any:
+        delivered.append(list(woken))
+        if len(delivered) == 1:
+            run(second.renew([holder], [fence], BUDGET))  # wins the race
+        return write(*arguments)
 
-    monkeypatch.setattr(first._speech, "write", late)
+    monkeypatch.setattr(first._dialect, "write", late)
     assert run(first.release(holder, BUDGET))
-    assert heard == [[], []]  # in vain, and again
+    assert delivered == [[], []]  # the first attempt lost, the second won
     assert [grant is not None for grant in woken] == [True]
 
 
-def test_who_joins_is_never_told_of_the_fence_of_its_own_grant(backends, database, monkeypatch):
-    """Else it would take its grant for an old one. The answer is made long, and meanwhile the
-    holder releases: it must wait until the answer is made."""
-    if database.kind == "mariadb":  # elsewhere it is one statement
+def test_the_reply_to_a_join_never_has_the_fence_of_its_own_grant(backends, database, monkeypatch):
+    """Otherwise the waiter would take its grant for an old one. The reply is delayed, and the
+    holder releases meanwhile: the release must wait until the reply is read."""
+    if database.kind == "mariadb":  # on PostgreSQL a join is one statement
         slow = [
             f"DO SLEEP(0.1);{part}" if part.lstrip().startswith("SELECT") else part
             for part in schema.JOIN
@@ -218,7 +220,7 @@ def test_who_joins_is_never_told_of_the_fence_of_its_own_grant(backends, databas
     first, second = backends[:2]
     holder, waiter = claimed("n", 1), claimed("n", 2)
     run(first.claim(holder, BUDGET))
-    second._crowds("n", True)
+    second._set_contended("n", True)
     busy: list[Any] = []
     joining = threading.Thread(target=lambda: busy.append(run(second.claim(waiter, BUDGET))))
     joining.start()
@@ -229,14 +231,14 @@ def test_who_joins_is_never_told_of_the_fence_of_its_own_grant(backends, databas
 
 
 def test_nothing_is_locked_between_reading_and_writing(backends):
-    """A process that is stopped in the middle of a step holds up nobody."""
+    """A process that is stopped in the middle of a step blocks nobody."""
     first, second = backends[:2]
     run(second.claim(claimed("n", 1), BUDGET))
-    run(first._ask(first._speech.read(mark_of("n"), [], 16), BUDGET))
+    run(first._request(first._dialect.read(hash_of("n"), [], 16), BUDGET))
     assert run(second.release(claimed("n", 1), 0.5))
 
 
-def test_a_queue_that_is_longer_than_what_is_read_first_is_served_in_order(backends):
+def test_a_queue_longer_than_the_first_page_is_served_in_order(backends):
     first, second = backends[:2]
     count = 40
     claims = [claimed("n", number) for number in range(count)]
@@ -249,50 +251,52 @@ def test_a_queue_that_is_longer_than_what_is_read_first_is_served_in_order(backe
         assert run(second.release(claim, BUDGET))
 
 
-def test_who_leaves_a_very_long_queue_reads_no_more_than_a_part_of_it(backends, database):
+def test_a_waiter_that_leaves_a_very_long_queue_reads_only_a_part_of_it(backends, database):
     first, second = backends[:2]
     run(first.claim(claimed("n", 0), BUDGET))
     run(first.claim(claimed("n", 1), BUDGET))
     numbers = "generate_series(1, 3000) AS s(number)"
-    text = "'far-' || number"
+    text = "'filler-' || number"
     if database.kind == "mariadb":
         two = "information_schema.collations AS a, information_schema.collations AS b"
         numbers = f"(SELECT ROW_NUMBER() OVER () AS number FROM {two} LIMIT 3000) AS s"
-        text = "concat('far-', number)"
-    columns = "kind, place, who, take, slots, lease, fair, fence, since, ends, home"
-    row = columns.replace("place", "place + number")
+        text = "concat('filler-', number)"
+    columns = (
+        "kind, queue_position, who, take, slots, lease, fair, fence, since, ends, wake_address"
+    )
+    row = columns.replace("queue_position", "queue_position + number")
     database.call(
         f"INSERT INTO lockfast_rows (hash, id, {columns}) "
         f"SELECT hash, {text}, {row} FROM lockfast_rows, {numbers}"
     )
     limits = []
-    speech = first._speech
-    first._speech = Watching(speech, limits)
+    dialect = first._dialect
+    first._dialect = RecordingDialect(dialect, limits)
     shown = run(first.leave(claimed("n", 1), BUDGET))
-    first._speech = speech
+    first._dialect = dialect
     assert 1000 <= len(shown.waiters) < 1100
     assert [one.who.pid for one in shown.holders] == [0]
     assert limits == [16, 128, 1024]
-    assert run(second.release(claimed("n", 0), BUDGET))  # who is next is found as ever
+    assert run(second.release(claimed("n", 0), BUDGET))  # the next waiter is found as usual
     assert [one.who.pid for one in run(second.inspect("n", BUDGET)).holders] == [1]
 
 
-class Watching:
-    """A dialect, and how much of a queue is asked for."""
+class RecordingDialect:
+    """A dialect that records the limits of its reads."""
 
-    def __init__(self, speech: Any, limits: list[int]) -> None:
-        self._speech = speech
+    def __init__(self, dialect: Any, limits: list[int]) -> None:
+        self._dialect = dialect
         self._limits = limits
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._speech, name)
+        return getattr(self._dialect, name)
 
-    def read(self, mark: bytes, ids: Any, limit: int) -> Any:
+    def read(self, name_hash: bytes, ids: Any, limit: int) -> Any:
         self._limits.append(limit)
-        return self._speech.read(mark, ids, limit)
+        return self._dialect.read(name_hash, ids, limit)
 
 
-def test_many_dead_waiters_hold_nobody_up(backends, database):
+def test_expired_waiters_block_nobody(backends, database):
     first, second = backends[:2]
     run(first.claim(claimed("n", 0), BUDGET))
     for number in range(1, 30):
@@ -304,14 +308,17 @@ def test_many_dead_waiters_hold_nobody_up(backends, database):
     assert database.call("SELECT count(*) FROM lockfast_rows") == [(0,)]
 
 
-def test_renewals_of_many_names_that_meet_another_transaction_are_tried_again(backends, database):
-    """A stranger locks two names in the other order: one of us is undone by the server."""
-    names = sorted(["a", "b"], key=mark_of)
+def test_a_renewal_of_two_names_that_deadlocks_with_another_transaction_is_retried(
+    backends, database
+):
+    """Another session locks the two names in the opposite order; the server rolls one of them
+    back."""
+    names = sorted(["a", "b"], key=hash_of)
     claims = [claimed(name, number) for number, name in enumerate(names)]
     fences = [run(backends[0].claim(claim, BUDGET)).fence for claim in claims]
     with database.server.connect() as connection, connection.cursor() as cursor:
         lock = "SELECT 1 FROM lockfast_names WHERE hash = %s FOR UPDATE"
-        cursor.execute(lock, (mark_of(names[1]),))
+        cursor.execute(lock, (hash_of(names[1]),))
         answers: list[Any] = []
         renewal = threading.Thread(
             target=lambda: answers.extend(run(backends[0].renew(claims, fences, BUDGET)))
@@ -319,9 +326,9 @@ def test_renewals_of_many_names_that_meet_another_transaction_are_tried_again(ba
         renewal.start()
         renewal.join(0.2)
         try:
-            cursor.execute(lock, (mark_of(names[0]),))
+            cursor.execute(lock, (hash_of(names[0]),))
         except Exception as error:
-            assert "eadlock" in str(error), error  # it was the stranger who was undone
+            assert "eadlock" in str(error), error  # the other session was rolled back
         connection.rollback()
         renewal.join()
     assert [answer.fence for answer in answers] == fences

@@ -1,4 +1,4 @@
-"""Servers that end connections, stop, restart, refuse; clients that fork."""
+"""Servers that kill connections, stop, restart or refuse; clients that fork or are cancelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import lockfast
 from lockfast.errors import BackendError
 
 
-def test_connections_that_are_killed_are_made_again_and_no_hold_is_lost(connect, database):
+def test_killed_connections_are_reopened_and_no_hold_is_lost(connect, database):
     client, other = connect(), connect()
     hold = client.lock("a").acquire()
     got = []
@@ -34,8 +34,8 @@ def test_connections_that_are_killed_are_made_again_and_no_hold_is_lost(connect,
     got[0].release()
 
 
-def test_a_server_that_closes_silent_connections_is_not_noticed(connect, database):
-    """wait_timeout of a second, say: what was closed meanwhile is not used."""
+def test_a_server_that_closes_idle_connections_causes_no_error(connect, database):
+    """With a wait_timeout of a second, for example: a closed connection is not used again."""
     if database.kind == "postgres":
         database.call("ALTER SYSTEM SET idle_session_timeout = '500ms'")
         database.call("SELECT pg_reload_conf()")
@@ -120,7 +120,7 @@ def test_a_server_that_is_read_only_is_refused(connect, database):
             database.call("SET GLOBAL read_only = 0")
 
 
-def test_a_wrong_password_and_a_missing_database_are_told_at_once(database):
+def test_a_missing_database_and_an_unknown_host_are_reported_at_once(database):
     server = database.server
     for url in (
         database.url.rsplit("/", 1)[0] + "/nowhere",
@@ -132,14 +132,14 @@ def test_a_wrong_password_and_a_missing_database_are_told_at_once(database):
     assert server.is_running
 
 
-def test_nobody_there_is_an_error_that_passes(database):
+def test_a_refused_connection_is_a_transient_error(database):
     url = database.url.replace(str(database.server.port), "1")
     with pytest.raises(BackendError) as caught:
         lockfast.connect(url, lease=2).lock("a").acquire(timeout=0)
     assert caught.value.transient
 
 
-def test_a_child_speaks_on_connections_of_its_own(connect, database):
+def test_a_forked_child_uses_connections_of_its_own(connect, database):
     client = connect()
     hold = client.lock("a").acquire()
     before = set(database.sessions())
@@ -179,8 +179,8 @@ def test_many_threads_share_a_few_connections(connect, database):
     client = connect()
 
     def work(number: int) -> None:
-        for turn in range(5):
-            with client.lock(f"{number % 4}-{turn}", timeout=20):
+        for cycle in range(5):
+            with client.lock(f"{number % 4}-{cycle}", timeout=20):
                 pass
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(24)]
@@ -191,9 +191,10 @@ def test_many_threads_share_a_few_connections(connect, database):
     assert len(database.sessions()) <= 9
 
 
-@pytest.mark.parametrize("turn", range(3))
-def test_who_is_cancelled_leaves_nothing_although_its_claim_is_still_under_way(database, turn):
-    """The row is locked by a stranger, so the claim is at the server when its task is cancelled."""
+@pytest.mark.parametrize("pauses", range(3))
+def test_a_task_cancelled_while_its_claim_is_under_way_leaves_nothing_behind(database, pauses):
+    """Another session has the row locked, so the claim waits at the server when its task is
+    cancelled."""
 
     async def main() -> None:
         async with lockfast.aio.connect(database.url) as client:
@@ -204,7 +205,7 @@ def test_who_is_cancelled_leaves_nothing_although_its_claim_is_still_under_way(d
                 task = asyncio.ensure_future(client.lock("a", timeout=5).acquire())
                 await asyncio.sleep(0.1)
                 task.cancel()
-                await asyncio.sleep(0.05 * turn)
+                await asyncio.sleep(0.05 * pauses)
                 connection.rollback()
             with pytest.raises(asyncio.CancelledError):
                 await task

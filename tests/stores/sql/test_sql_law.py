@@ -1,8 +1,8 @@
-"""The SQL stores give the same answers and ring the same bells as the memory store.
+"""The SQL stores give the same answers and wake-ups as the memory store.
 
-The histories, the law and the promises are those of `test_law_in_every_store`; the statements are the ones
-that ship, on the real servers, on a clock that only the history moves: PostgreSQL finds a
-`clock_timestamp` of ours before its own, and MariaDB's sessions are told what time it is.
+The histories, the law and the invariants are those of `test_law_in_every_store`. The statements are
+the shipped ones, on real servers, on a clock that only the history moves: PostgreSQL finds the
+test's `clock_timestamp` before its own, and MariaDB's sessions get their time by SET timestamp.
 """
 
 from __future__ import annotations
@@ -12,89 +12,90 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from test_law_in_every_store import Twins
 
+from core.test_law_in_every_store import StoreComparison
 from lockfast.model import Capabilities
 from lockfast.stores.sql.backend import RowsBackend
 from lockfast.stores.sql.errors import NoTables
 from lockfast.stores.sql.mysql.connections import Address as MySQLAddress
 from lockfast.stores.sql.mysql.connections import connect as connect_mysql
-from lockfast.stores.sql.mysql.dialect import MySQLSpeech
+from lockfast.stores.sql.mysql.dialect import MySQLDialect
 from lockfast.stores.sql.postgres.connections import Address as PostgresAddress
 from lockfast.stores.sql.postgres.connections import connect as connect_postgres
-from lockfast.stores.sql.postgres.dialect import PostgresSpeech
+from lockfast.stores.sql.postgres.dialect import PostgresDialect
 from lockfast.stores.wakeups import Wakeups
 
 BUDGET = 30.0
 TABLES = ("lockfast_names", "lockfast_rows")
 CLOCK = """
-DROP SCHEMA IF EXISTS twins CASCADE; CREATE SCHEMA twins;
-CREATE FUNCTION twins.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
-AS $$ SELECT to_timestamp(0) + current_setting('twins.now')::bigint * interval '1 microsecond' $$;
-CREATE FUNCTION twins.statement_timestamp() RETURNS timestamptz STABLE LANGUAGE sql
-AS $$ SELECT twins.clock_timestamp() $$;
+DROP SCHEMA IF EXISTS test_clock CASCADE; CREATE SCHEMA test_clock;
+CREATE FUNCTION test_clock.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
+AS $$ SELECT to_timestamp(0) + current_setting('test_clock.now')::bigint
+    * interval '1 microsecond' $$;
+CREATE FUNCTION test_clock.statement_timestamp() RETURNS timestamptz STABLE LANGUAGE sql
+AS $$ SELECT test_clock.clock_timestamp() $$;
 """
 
 
-class PostgresDesk:
-    """One session of PostgreSQL, on a clock of ours."""
+class PostgresSession:
+    """One session of PostgreSQL, on the test's clock."""
 
-    speech = PostgresSpeech
+    dialect = PostgresDialect
 
     def __init__(self, server: Any) -> None:
         server.call(CLOCK)
-        info = server.url + "?options=-csearch_path%3Dtwins,pg_catalog"
-        self._link = connect_postgres(PostgresAddress(info.encode(), "PostgreSQL"), BUDGET)
+        info = server.url + "?options=-csearch_path%3Dtest_clock,pg_catalog"
+        self._connection = connect_postgres(PostgresAddress(info.encode(), "PostgreSQL"), BUDGET)
 
-    def say(self, sql: str) -> None:
-        self._link.run(self._link.saying(sql), BUDGET)
+    def execute_text(self, sql: str) -> None:
+        self._connection.run(self._connection.executing_script(sql), BUDGET)
 
-    def ask(self, request: Any, micros: int) -> Any:
-        self.say(f"SET twins.now = {micros}")
+    def execute(self, request: Any, micros: int) -> Any:
+        self.execute_text(f"SET test_clock.now = {micros}")
         try:
-            return self._link.ask(request, BUDGET)
+            return self._connection.execute(request, BUDGET)
         except NoTables:
-            self._link.furnish(BUDGET)
-            return self._link.ask(request, BUDGET)
+            self._connection.create_tables(BUDGET)
+            return self._connection.execute(request, BUDGET)
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
 
-class MariaDBDesk:
-    """One session of MariaDB, which is told the time before each request."""
+class MariaDBSession:
+    """One session of MariaDB, whose time is set before each request."""
 
-    speech = MySQLSpeech
+    dialect = MySQLDialect
 
     def __init__(self, server: Any) -> None:
-        said = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-        address = MySQLAddress({**said, "database": server.database}, "MariaDB")
-        self._link = connect_mysql(address, BUDGET)
+        parameters = {"host": "127.0.0.1", "port": server.port, "user": "root"}
+        address = MySQLAddress({**parameters, "database": server.database}, "MariaDB")
+        self._connection = connect_mysql(address, BUDGET)
 
-    def say(self, sql: str) -> None:
-        self._link.ask(sql, BUDGET)
+    def execute_text(self, sql: str) -> None:
+        self._connection.execute(sql, BUDGET)
 
-    def ask(self, request: Any, micros: int) -> Any:
-        self.say(f"SET timestamp = {micros // 10**6}.{micros % 10**6:06}")
+    def execute(self, request: Any, micros: int) -> Any:
+        self.execute_text(f"SET timestamp = {micros // 10**6}.{micros % 10**6:06}")
         try:
-            return self._link.ask(request, BUDGET)
+            return self._connection.execute(request, BUDGET)
         except NoTables:
-            self._link.furnish(BUDGET)
-            return self._link.ask(request, BUDGET)
+            self._connection.create_tables(BUDGET)
+            return self._connection.execute(request, BUDGET)
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
 
-class DeskEar:
-    """Bells come at once, from whoever wrote them."""
+class DirectListener:
+    """A listener to which the writing backend delivers wake-ups directly."""
 
     def __init__(self, wake_address: str) -> None:
         self.wake_address = wake_address
         self.wakeups = Wakeups()
 
     async def listen(self, timeout: float | None) -> None:
-        """Nothing to wait for."""
+        """Return: there is nothing to wait for."""
 
     def interrupt(self) -> None: ...
 
@@ -108,97 +109,103 @@ class DeskEar:
     def close(self) -> None: ...
 
 
-class DeskTransport:
+class SessionTransport:
     suspends = False
 
-    def __init__(self, desk: Any, tick: Callable[[], int]) -> None:
-        self._desk = desk
+    def __init__(self, session: Any, tick: Callable[[], int]) -> None:
+        self._session = session
         self._tick = tick
 
     def send(self, request: Any, budget: float) -> Any:
-        return self._desk.ask(request, self._tick())
+        return self._session.execute(request, self._tick())
 
     def now(self) -> float:
         return 0.0
 
     async def pause(self, attempt: int) -> None:
-        raise AssertionError("nobody else writes here")
+        raise AssertionError("only this test writes to the database")
 
     def close(self) -> None: ...
 
 
-def ringing(speech: type, ears: dict[str, DeskEar]) -> Any:
-    """The dialect's own words; what it would ring elsewhere rings here when it is written."""
+def delivering(dialect: type, listeners: dict[str, DirectListener]) -> Any:
+    """Return the dialect, extended to deliver wake-ups of other clients here once they are
+    written."""
 
-    class Ringing(speech):  # type: ignore[misc]
-        def write(self, mark: bytes, name: str, change: Any, wake_address: str) -> Any:
+    class Delivering(dialect):  # type: ignore[misc]
+        def write(self, name_hash: bytes, name: str, change: Any, wake_address: str) -> Any:
             self.foreign = [
                 (row, grant) for row, grant in change.wakeups if row.wake_address != wake_address
             ]
-            return super().write(mark, name, change, wake_address)
+            return super().write(name_hash, name, change, wake_address)
 
-        def written(self, reply: Any) -> bool:
-            done: bool = super().written(reply)
+        def decode_write(self, reply: Any) -> bool:
+            done: bool = super().decode_write(reply)
             for row, grant in self.foreign if done else []:
-                ears[row.wake_address].wakeups.wake(row.id, grant)
+                listeners[row.wake_address].wakeups.deliver(row.id, grant)
             return done
 
-    return Ringing()
+    return Delivering()
 
 
-class SqlTwins(Twins):
-    """The place of Redis is taken by a SQL store."""
+class SqlComparison(StoreComparison):
+    """Compares a SQL store, instead of Redis, with the memory store."""
 
-    desk: Any
+    session: Any
 
     def redis_clients(self) -> list[Any]:
         for table in TABLES:
             try:
-                self.desk.say(f"DELETE FROM {table}")
+                self.session.execute_text(f"DELETE FROM {table}")
             except NoTables:
-                pass  # nothing was ever asked
-        ears = {wake_address: DeskEar(wake_address) for wake_address in ("left", "right")}
+                pass  # no request created them yet
+        listeners = {
+            wake_address: DirectListener(wake_address) for wake_address in ("left", "right")
+        }
 
         def tick() -> int:
             self.ticks += 20
             return round(self.now * 1e6) + self.ticks
 
-        speech = ringing(self.desk.speech, ears)
+        dialect = delivering(self.session.dialect, listeners)
         capable = Capabilities("sql", "network")
-        transport = DeskTransport(self.desk, tick)
-        made = [RowsBackend(transport, ear, speech, "SQL", capable, b"") for ear in ears.values()]
-        made[0]._crowds = lambda name, crowded: None  # type: ignore[method-assign]
-        return made  # one that always tries the short way, and one that knows of crowds
+        transport = SessionTransport(self.session, tick)
+        made = [
+            RowsBackend(transport, listener, dialect, "SQL", capable, b"")
+            for listener in listeners.values()
+        ]
+        made[0]._set_contended = lambda name, contended: None  # type: ignore[method-assign]
+        return made  # one that always tries single statements, one that remembers contended names
 
 
-class PostgresTwins(SqlTwins):
+class PostgresComparison(SqlComparison):
     @property
-    def desk(self) -> Any:
-        return _desks["postgres"]
+    def session(self) -> Any:
+        return _sessions["postgres"]
 
 
-class MariaDBTwins(SqlTwins):
+class MariaDBComparison(SqlComparison):
     @property
-    def desk(self) -> Any:
-        return _desks["mariadb"]
+    def session(self) -> Any:
+        return _sessions["mariadb"]
 
 
-_desks: dict[str, Any] = {}
+_sessions: dict[str, Any] = {}
 
 
 @pytest.fixture
-def postgres_desk(postgres_server):
-    _desks["postgres"] = PostgresDesk(postgres_server)
+def postgres_session(postgres_server):
+    _sessions["postgres"] = PostgresSession(postgres_server)
     yield
-    _desks.pop("postgres").close()
-    postgres_server.call("DROP SCHEMA twins CASCADE")
+    _sessions.pop("postgres").close()
+    postgres_server.call("DROP SCHEMA test_clock CASCADE")
 
 
 @pytest.fixture
-def mariadb_desk(mariadb_server):
-    _desks["mariadb"] = MariaDBDesk(mariadb_server)
+def mariadb_session(mariadb_server):
+    _sessions["mariadb"] = MariaDBSession(mariadb_server)
     yield
-    _desks.pop("mariadb").close()
+    _sessions.pop("mariadb").close()
 
 
 HISTORIES = settings(
@@ -209,9 +216,9 @@ HISTORIES = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-TestPostgres = PostgresTwins.TestCase
-TestPostgres.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("postgres_desk")]
+TestPostgres = PostgresComparison.TestCase
+TestPostgres.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("postgres_session")]
 TestPostgres.settings = HISTORIES
-TestMariaDB = MariaDBTwins.TestCase
-TestMariaDB.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("mariadb_desk")]
+TestMariaDB = MariaDBComparison.TestCase
+TestMariaDB.pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("mariadb_session")]
 TestMariaDB.settings = HISTORIES

@@ -1,5 +1,5 @@
-"""What tells MySQL from MariaDB. Where no MySQL is run (LOCKFAST_MYSQLD), what it lacks must not be
-said to it all the same."""
+"""Differences between MySQL and MariaDB. These tests also run without a MySQL server
+(LOCKFAST_MYSQLD): the statements must not use what MySQL lacks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lockfast.errors import BackendError
 from lockfast.stores.sql.mysql import schema, transactions
 from lockfast.stores.sql.mysql.errors import refuse_unfit
 
-# MariaDB knows it, MySQL 8 does not.
-FOREIGN = (
+# Syntax that MariaDB has and MySQL 8 has not.
+MARIADB_ONLY = (
     r"\bRETURNING\b",
     r"\bSET\s+STATEMENT\b",
     r"\bFOR\s+UPDATE\s+WAIT\b",
@@ -27,7 +27,7 @@ FOREIGN = (
     r"\bPERSISTENT\b",
     r"\b(INET6|UUID)\s+NOT\s+NULL\b",
 )
-# Reserved in MySQL 8 alone.
+# Words that only MySQL 8 reserves.
 RESERVED = {
     "cube", "cume_dist", "dense_rank", "empty", "except", "first_value", "function", "grouping",
     "groups", "intersect", "json_table", "lag", "last_value", "lateral", "lead", "nth_value",
@@ -44,15 +44,15 @@ def statements() -> Iterator[tuple[str, str]]:
                     yield f"{module.__name__}.{name}", text
 
 
-def test_nothing_is_said_that_only_mariadb_understands():
+def test_no_statement_uses_syntax_that_only_mariadb_has():
     found = list(statements())
     assert len(found) > 30
     for name, text in found:
-        for pattern in FOREIGN:
+        for pattern in MARIADB_ONLY:
             assert not re.search(pattern, text, re.IGNORECASE), f"{name}: {pattern}"
 
 
-def test_no_column_or_alias_is_a_word_that_mysql_reserves():
+def test_no_column_or_alias_is_reserved_in_mysql():
     for table in schema.TABLES:
         columns = re.findall(r"^    ([a-z_]+) ", table, re.MULTILINE)
         assert len(columns) >= 4
@@ -63,7 +63,7 @@ def test_no_column_or_alias_is_a_word_that_mysql_reserves():
 
 
 @pytest.mark.parametrize(
-    "said, told",
+    "variables, message",
     [
         ({"read_only": "ON"}, "read_only"),
         ({"super_read_only": "1"}, "super_read_only"),
@@ -72,9 +72,9 @@ def test_no_column_or_alias_is_a_word_that_mysql_reserves():
         ({"group_replication_single_primary_mode": "OFF"}, "several primaries"),
     ],
 )
-def test_servers_that_cannot_keep_a_lock_are_refused_and_told_what_they_are(said, told):
-    with pytest.raises(BackendError, match=told) as caught:
-        refuse_unfit({"read_only": "OFF"} | said, "mysql at h:3306/app")
+def test_servers_that_cannot_keep_a_lock_are_refused_with_the_reason(variables, message):
+    with pytest.raises(BackendError, match=message) as caught:
+        refuse_unfit({"read_only": "OFF"} | variables, "mysql at h:3306/app")
     assert not caught.value.transient
 
 
@@ -83,15 +83,15 @@ def test_a_single_primary_is_fit():
     refuse_unfit({"group_replication_single_primary_mode": "ON"}, "here")
 
 
-def test_who_looks_at_the_server_sees_our_statements_as_text(mariadb_server):
-    """MySQL writes values into what it shows; bytes among them break the list for everybody."""
-    name = "a \N{GRINNING FACE}"
+def test_the_process_list_shows_our_statements_as_text(mariadb_server):
+    """MySQL shows statements with their values; binary values among them break the list for all."""
+    name = "a \U0001f600"
     client = lockfast.connect(mariadb_server.url)
     client.lock(name).acquire().release()
-    asking = threading.Thread(target=lambda: client.lock(name).acquire(timeout=9).release())
-    with mariadb_server.connect() as stranger, stranger.cursor() as cursor:
+    claiming = threading.Thread(target=lambda: client.lock(name).acquire(timeout=9).release())
+    with mariadb_server.connect() as other, other.cursor() as cursor:
         cursor.execute("SELECT 1 FROM lockfast_names FOR UPDATE")
-        asking.start()
+        claiming.start()
         until = time.monotonic() + 9
         while True:
             rows = mariadb_server.call(
@@ -103,7 +103,7 @@ def test_who_looks_at_the_server_sees_our_statements_as_text(mariadb_server):
             time.sleep(0.01)
         shown = str(mariadb_server.call("SHOW FULL PROCESSLIST"))
         listed = str(mariadb_server.call("SELECT info FROM information_schema.processlist"))
-        stranger.rollback()
-    asking.join()
+        other.rollback()
+    claiming.join()
     client.close()
     assert "lockfast_names" in seen[0] and "lockfast_names" in shown and "lockfast_names" in listed

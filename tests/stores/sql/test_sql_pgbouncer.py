@@ -1,4 +1,4 @@
-"""Through PgBouncer in transaction mode: each transaction may get another session."""
+"""PgBouncer in transaction mode, where each transaction may get another session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pooled(postgres_server, pgbouncer_server):
     return pgbouncer_server
 
 
-def test_locks_exclude_hand_over_and_are_renewed(pooled):
+def test_locks_exclude_each_other_are_handed_over_and_are_renewed(pooled):
     clients = [lockfast.connect(pooled.url, lease=3) for _ in range(3)]
     inside, most, done = 0, 0, []
 
@@ -48,7 +48,7 @@ def test_locks_exclude_hand_over_and_are_renewed(pooled):
         client.close()
 
 
-def test_it_is_noticed_and_who_waits_looks_instead_of_listening(pooled, postgres_server):
+def test_the_pooler_is_detected_and_waiters_poll_instead_of_listening(pooled, postgres_server):
     first, second = lockfast.connect(pooled.url), lockfast.connect(pooled.url)
     hold = first.lock("a").acquire()
     got: list[float] = []
@@ -69,12 +69,12 @@ def test_it_is_noticed_and_who_waits_looks_instead_of_listening(pooled, postgres
     left = postgres_server.call(
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query LIKE 'SET %'"
     )
-    assert left == [(0,)]  # nothing of ours stays in sessions that others get
+    assert left == [(0,)]  # no state of lockfast is left in sessions that others get
     first.close()
     second.close()
 
 
-def test_asyncio_too(pooled):
+def test_locks_exclude_each_other_in_asyncio(pooled):
     async def main() -> int:
         async with lockfast.aio.connect(pooled.url) as client:
             inside = 0
@@ -97,7 +97,8 @@ def test_asyncio_too(pooled):
 def test_transaction_locks_end_with_their_transaction_and_leave_nothing_in_a_session(
     pooled, postgres_server, advisory
 ):
-    """An advisory lock of a session would stay there, for whoever gets it next. Ours do not."""
+    """A session-level advisory lock would stay in the session, which the next client gets; those of
+    a transaction do not."""
     client = lockfast.connect(pooled.url)
     inside, most, fences = 0, 0, []
 
@@ -130,9 +131,7 @@ def test_transaction_locks_end_with_their_transaction_and_leave_nothing_in_a_ses
     client.close()
 
 
-def test_a_connection_past_the_pooler_and_one_through_it_exclude_each_other(
-    pooled, postgres_server
-):
+def test_a_direct_connection_and_one_through_the_pooler_exclude_each_other(pooled, postgres_server):
     client = lockfast.connect(pooled.url)
     with (
         postgres_server.connect() as direct,

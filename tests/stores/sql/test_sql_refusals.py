@@ -1,4 +1,4 @@
-"""Servers on which a lock would lock nothing are refused: standbys, nodes of a Galera cluster."""
+"""Servers on which a lock would exclude nobody are refused: standbys, Galera nodes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lockfast.errors import BackendError
 
 
 @contextlib.contextmanager
-def running(server: Any, *words: str) -> Iterator[Any]:
+def running(server: Any, *arguments: str) -> Iterator[Any]:
     try:
-        yield server.start(*words)
+        yield server.start(*arguments)
     finally:
         server.stop()
 
@@ -27,12 +27,12 @@ def refused(url: str) -> str:
     client = lockfast.connect(url)
     with pytest.raises(BackendError) as caught:
         client.lock("a").acquire(timeout=5)
-    assert not caught.value.transient  # nobody asks again and again
+    assert not caught.value.transient  # so the client does not retry
     client.close()
     return str(caught.value)
 
 
-def test_a_standby_is_refused_also_one_that_a_connection_of_the_users_leads_to(postgres_server):
+def test_a_standby_is_refused_as_the_store_and_behind_a_users_connection(postgres_server):
     from lab.servers.postgres_server import PostgresServer
 
     with PostgresServer() as server:
@@ -43,7 +43,7 @@ def test_a_standby_is_refused_also_one_that_a_connection_of_the_users_leads_to(p
         assert server.call("SELECT pg_is_in_recovery()") == [(True,)]
         assert "is a standby" in refused(server.url)
         client = lockfast.connect(postgres_server.url)
-        for advisory in (False, True):  # there it would lock, for nobody else to see
+        for advisory in (False, True):  # a lock there would be invisible to all others
             with (
                 server.connect() as connection,
                 pytest.raises(lockfast.ConfigurationError, match="another database"),
@@ -54,7 +54,7 @@ def test_a_standby_is_refused_also_one_that_a_connection_of_the_users_leads_to(p
 
 def test_a_node_of_a_galera_cluster_is_refused(mariadb_server):
     if mariadb_server.is_mysql:
-        pytest.skip("there is no such MySQL")
+        pytest.skip("MySQL has no Galera")
     from lab.servers.mariadb_server import MariaDBServer
 
     found = glob("/usr/lib*/galera*/libgalera_smm.so")
@@ -68,7 +68,7 @@ def test_a_node_of_a_galera_cluster_is_refused(mariadb_server):
         MariaDBServer(),
         "--wsrep-on=ON",
         f"--wsrep-provider={found[0]}",
-        "--wsrep-cluster-address=gcomm://",  # a cluster of its own
+        "--wsrep-cluster-address=gcomm://",  # a new cluster
         "--wsrep-node-address=127.0.0.1",
         f"--wsrep-provider-options={own};gcache.size=4M",
         "--binlog-format=ROW",
@@ -82,7 +82,9 @@ def test_a_node_of_a_galera_cluster_is_refused(mariadb_server):
         client.close()
 
 
-def test_a_server_that_undoes_a_transaction_at_a_time_out_is_told_of(mariadb_server):
+def test_the_error_reports_that_the_server_rolled_back_the_transaction_at_a_time_out(
+    mariadb_server,
+):
     from lab.servers.mariadb_server import MariaDBServer
 
     with running(MariaDBServer(), "--innodb-rollback-on-timeout=ON") as server:
@@ -90,9 +92,11 @@ def test_a_server_that_undoes_a_transaction_at_a_time_out_is_told_of(mariadb_ser
         with server.connect() as first, server.connect() as second:
             client.transaction_lock("a", connection=first)
             client.transaction_lock("b", connection=second)
-            with pytest.raises(lockfast.AcquireTimeout, match="undid your whole transaction"):
+            with pytest.raises(lockfast.AcquireTimeout, match="rolled back your whole transaction"):
                 client.transaction_lock("a", connection=second, timeout=1)
             with pytest.raises(lockfast.AcquireTimeout) as caught:
                 client.transaction_lock("a", connection=second, timeout=0)
-            assert "undid" not in str(caught.value)  # that one raises no error at the server
+            assert "rolled back" not in str(
+                caught.value
+            )  # SKIP LOCKED raises no error at the server
         client.close()

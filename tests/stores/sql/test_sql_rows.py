@@ -1,5 +1,5 @@
-"""What the rows keep: names as they are, fences that grow, the server's time, and nothing for
-long."""
+"""The rows: names are stored exactly, fences grow, the server's clock decides, old rows are
+swept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockfast.errors import BackendError
 from lockfast.model import Claim
 from lockfast.runtime.threads import run
 from lockfast.stores.sql import backend as rows_backend
-from lockfast.stores.sql.backend import mark_of
+from lockfast.stores.sql.backend import hash_of
 
 NAMES = [
     "orders",
@@ -34,7 +34,7 @@ NAMES = [
 ]
 
 
-def test_names_that_a_collation_takes_for_one_are_many(connect):
+def test_names_that_a_collation_considers_equal_are_distinct(connect):
     client = connect()
     holds = [client.lock(name, timeout=0).acquire() for name in NAMES]
     assert len({hold.fence for hold in holds}) >= 1
@@ -50,7 +50,7 @@ def test_a_fence_is_above_the_last_one_though_the_clock_was_set_back(connect, da
     client = connect()
     with client.lock("a") as hold:
         first = hold.fence
-    ahead = first + 3_600_000_000  # as if it had been an hour later then
+    ahead = first + 3_600_000_000  # as if the clock had been an hour ahead
     database.call("UPDATE lockfast_names SET last_fence = %s", ahead)
     with client.lock("a") as hold:
         assert hold.fence == ahead + 1
@@ -64,9 +64,9 @@ def test_a_fence_is_the_servers_clock_in_microseconds(connect):
         assert abs(hold.fence / 1e6 - time.time()) < 5
 
 
-def test_the_clock_of_the_client_is_never_asked(connect, monkeypatch):
+def test_the_clients_wall_clock_is_never_read(connect, monkeypatch):
     def wrong() -> float:
-        raise AssertionError("the client's wall clock was asked")
+        raise AssertionError("the client's wall clock was read")
 
     monkeypatch.setattr(clock, "wall", wrong)
     client, other = connect(), connect()
@@ -85,20 +85,17 @@ def test_a_lease_ends_by_the_servers_clock(connect, database):
     assert other.lock("a").try_acquire() is not None
 
 
-def test_a_released_name_keeps_its_fence_for_90_seconds_and_then_nothing(
-    connect, database, monkeypatch
-):
+def test_the_row_of_a_released_name_is_swept_after_90_seconds(connect, database, monkeypatch):
     monkeypatch.setattr(rows_backend, "SWEEP_EVERY", 1)
     client = connect()
     for name in ("old", "young", "other"):
         with client.lock(name):
             pass
     held = client.lock("held").acquire()
-    mark = (mark_of("default:old"),)
     database.call(
         f"UPDATE lockfast_names SET ends = {database.ago(100)}, since = {database.ago(100)} "
         "WHERE hash = %s",
-        *mark,
+        hash_of("default:old"),
     )
     database.call(f"UPDATE lockfast_names SET since = {database.ago(100)} WHERE id <> ''")
     for _ in range(6):
@@ -109,7 +106,7 @@ def test_a_released_name_keeps_its_fence_for_90_seconds_and_then_nothing(
     held.release()
 
 
-def test_what_died_in_a_crowd_is_swept_too(connect, database, monkeypatch):
+def test_expired_rows_of_a_contended_name_are_swept_too(connect, database, monkeypatch):
     backend = database.backend()
     for number in range(40):
         run(backend.claim(Claim("n", f"id-{number}", "host 1 t", 30.0), 5.0))
@@ -121,18 +118,18 @@ def test_what_died_in_a_crowd_is_swept_too(connect, database, monkeypatch):
         with client.lock("other"):
             pass
     assert database.call("SELECT count(*) FROM lockfast_rows") == [(0,)]
-    assert database.call("SELECT count(*) FROM lockfast_names WHERE crowd") == [(0,)]
+    assert database.call("SELECT count(*) FROM lockfast_names WHERE contended") == [(0,)]
     backend.close()
 
 
-def test_an_operator_sees_who_holds_and_who_waits(connect, database):
+def test_an_operator_can_select_the_holder(connect, database):
     client = connect()
     with client.lock("a", label="nightly"):
         ((name, who, fence),) = database.call("SELECT name, who, fence FROM lockfast_names")
         assert name == "default:a" and "nightly" in who and fence > 0
 
 
-def test_tables_that_somebody_dropped_are_made_again_and_the_hold_is_told_lost(connect, database):
+def test_dropped_tables_are_created_again_and_the_hold_is_reported_lost(connect, database):
     client = connect(lease=1.5)
     hold = client.lock("a").acquire()
     database.drop_tables()
@@ -143,7 +140,7 @@ def test_tables_that_somebody_dropped_are_made_again_and_the_hold_is_told_lost(c
         hold.release()
 
 
-def test_a_table_of_somebody_else_is_left_as_it_is(connect, database):
+def test_a_table_of_another_program_with_the_same_name_is_not_touched(connect, database):
     database.call("CREATE TABLE lockfast_names (what int)")
     with pytest.raises(BackendError) as caught:
         connect().lock("a").acquire(timeout=1)
@@ -153,7 +150,7 @@ def test_a_table_of_somebody_else_is_left_as_it_is(connect, database):
 @pytest.mark.parametrize(
     "url", ["postgresql://u:s3cret@h/d?sslmod=x", "mysql://u:s3cret@h/d?ssl_c=x"]
 )
-def test_an_unknown_option_is_refused_with_what_may_be_meant(url):
+def test_an_unknown_option_is_refused_with_a_suggestion(url):
     with pytest.raises(lockfast.ConfigurationError, match=r"did you mean ssl\w+\?") as caught:
         lockfast.connect(url)
     assert "s3cret" not in str(caught.value)
@@ -162,7 +159,7 @@ def test_an_unknown_option_is_refused_with_what_may_be_meant(url):
 @pytest.mark.parametrize(
     "url", ["mysql://u:s3cret@h:x/d", "mariadb://u:s3cret@h", "postgresql://u:s3cret@h:x/d"]
 )
-def test_a_url_that_cannot_be_read_is_refused_without_its_password(url):
+def test_a_malformed_url_is_refused_without_showing_its_password(url):
     with pytest.raises(lockfast.ConfigurationError) as caught:
         lockfast.connect(url)
     assert "s3cret" not in str(caught.value)

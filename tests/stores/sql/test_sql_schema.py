@@ -1,5 +1,5 @@
-"""The tables: `lockfast schema` prints what first use makes, and who may not make any needs no
-more."""
+"""The tables: `lockfast schema` prints what first use creates, and a user that may not create any
+needs no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import lockfast
 from lab.servers.programs import program
 from lockfast.errors import BackendError
 
-PRINTED = "printed"  # a database of its own
+PRINTED = "printed"  # a separate database for the printed schema
 SHAPE = {
     "postgres": (
         "SELECT table_name, column_name, data_type, is_nullable, column_default, ordinal_position "
@@ -40,16 +40,16 @@ SHAPE = {
 
 @pytest.fixture
 def printed(database: Database) -> Iterator[Database]:
-    """An empty database beside, and a user `lesser` that may create nothing in it."""
+    """An empty second database, and a user `lesser` that may create nothing in it."""
     database.call(f"DROP DATABASE IF EXISTS {PRINTED}")
     database.call(f"CREATE DATABASE {PRINTED}")
     who = "lesser" if database.kind == "postgres" else "lesser@127.0.0.1"
     database.call(f"DROP {'ROLE' if database.kind == 'postgres' else 'USER'} IF EXISTS {who}")
-    word = "ROLE lesser LOGIN" if database.kind == "postgres" else f"USER {who}"
-    database.call(f"CREATE {word}")
-    if database.kind == "mariadb":  # so that it may come in
+    account = "ROLE lesser LOGIN" if database.kind == "postgres" else f"USER {who}"
+    database.call(f"CREATE {account}")
+    if database.kind == "mariadb":  # so that it may connect
         database.call(f"GRANT SELECT ON {PRINTED}.* TO {who}")
-    yield Database(database.kind, Elsewhere(database.server))
+    yield Database(database.kind, OtherDatabase(database.server))
     force = "WITH (FORCE)" if database.kind == "postgres" else ""
     database.call(f"DROP DATABASE {PRINTED} {force}")
     if database.kind == "postgres":
@@ -58,26 +58,26 @@ def printed(database: Database) -> Iterator[Database]:
         database.call(f"DROP USER {who}")
 
 
-class Elsewhere:
-    """The same server, another database."""
+class OtherDatabase:
+    """Another database of the same server."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self.url = server.url.rsplit("/", 1)[0] + f"/{PRINTED}"
 
     def connect(self, **options: Any) -> Any:
-        word = "dbname" if self.url.startswith("postgres") else "database"
-        return self._server.connect(**{word: PRINTED} | options)
+        parameter = "dbname" if self.url.startswith("postgres") else "database"
+        return self._server.connect(**{parameter: PRINTED} | options)
 
 
 def shape(database: Database) -> list[Any]:
-    return [database.call(question) for question in SHAPE[database.kind]]
+    return [database.call(query) for query in SHAPE[database.kind]]
 
 
 def run(database: Database, script: str) -> None:
-    """With the server's own client."""
+    """Run a script with the server's own client program."""
     server = database.server._server
-    waiter = ["-h", "127.0.0.1"]
+    host = ["-h", "127.0.0.1"]
     if database.kind == "postgres":
         name, more = "psql", ["-p", str(server.port), "-U", "postgres", "-v", "ON_ERROR_STOP=1"]
     else:
@@ -85,18 +85,18 @@ def run(database: Database, script: str) -> None:
     found = program(name)
     assert found, f"no {name}"
     done = subprocess.run(
-        [found, *more, *waiter, PRINTED], input=script, capture_output=True, text=True, timeout=60
+        [found, *more, *host, PRINTED], input=script, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_printed_is_what_first_use_makes_and_suffices_who_may_create_nothing(
+def test_the_printed_schema_equals_that_of_first_use_and_suffices_without_create_rights(
     connect, database, printed
 ):
     url = printed.url.replace("root@", "lesser@").replace("postgres@", "lesser@")
-    poor = lockfast.connect(url)
+    restricted = lockfast.connect(url)
     with pytest.raises(BackendError, match="least rights") as caught:
-        poor.lock("a").acquire(timeout=0)
+        restricted.lock("a").acquire(timeout=0)
     assert not caught.value.transient
 
     with connect().lock("a"):
@@ -105,7 +105,7 @@ def test_what_is_printed_is_what_first_use_makes_and_suffices_who_may_create_not
     script = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "secret" not in script
     run(printed, script)
-    run(printed, script)  # what is there stays
+    run(printed, script)  # existing tables stay as they are
     assert shape(printed) == shape(database)
     assert {row[0] for row in shape(printed)[0]} == set(TABLES)
 
@@ -113,9 +113,9 @@ def test_what_is_printed_is_what_first_use_makes_and_suffices_who_may_create_not
         if line.startswith("--   GRANT"):
             to = "lesser" if database.kind == "postgres" else "lesser@127.0.0.1"
             printed.call(line.removeprefix("--   ").replace("TO app", f"TO {to}"))
-    with poor.lock("a") as hold, poor.semaphore("b", 2):
-        assert hold.is_held and poor.lock("a", owner="other").try_acquire() is None
+    with restricted.lock("a") as hold, restricted.semaphore("b", 2):
+        assert hold.is_held and restricted.lock("a", owner="other").try_acquire() is None
     with printed.server.connect(user="lesser") as mine:
-        assert poor.transaction_lock("a", connection=mine).fence > hold.fence
+        assert restricted.transaction_lock("a", connection=mine).fence > hold.fence
         mine.rollback()
-    poor.close()
+    restricted.close()

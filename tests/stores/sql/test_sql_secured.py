@@ -1,4 +1,4 @@
-"""MariaDB and MySQL over TLS, and the ways to tell them a password, in both APIs."""
+"""MariaDB and MySQL over TLS, and their authentication methods, in both APIs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import lockfast
 from lockfast.errors import BackendError
-from lockfast.stores.sql.mysql.connections import Link, connect
+from lockfast.stores.sql.mysql.connections import Connection, connect
 from lockfast.stores.sql.mysql.store import open_mysql
 from lockfast.stores.sql.mysql.task_connections import connect_task
 
@@ -32,24 +32,24 @@ def secured(mariadb_server: Any) -> Iterator[Any]:
         yield server
 
 
-def said(api: str, url: str, sql: str) -> Any:
-    """What a session of lockfast's own is answered."""
+def execute_once(api: str, url: str, sql: str) -> Any:
+    """Execute one statement on a connection of lockfast and return its rows."""
     address = open_mysql(url)._address
 
-    async def ask() -> Any:
-        link = await connect_task(address, BUDGET)
+    async def execute() -> Any:
+        connection = await connect_task(address, BUDGET)
         try:
-            return await link.ask(sql, BUDGET)
+            return await connection.execute(sql, BUDGET)
         finally:
-            link.close()
+            connection.close()
 
     if api == "asyncio":
-        return asyncio.run(ask())[0].rows
-    link = connect(address, BUDGET)
+        return asyncio.run(execute())[0].rows
+    connection = connect(address, BUDGET)
     try:
-        return link.ask(sql, BUDGET)[0].rows
+        return connection.execute(sql, BUDGET)[0].rows
     finally:
-        link.close()
+        connection.close()
 
 
 def lock_once(api: str, url: str) -> int:
@@ -64,16 +64,16 @@ def lock_once(api: str, url: str) -> int:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_it_is_spoken_in_secret_to_a_server_that_can(secured, api):
-    ((_, cipher),) = said(api, secured.url, CIPHER)
+def test_connections_are_encrypted_if_the_server_offers_tls(secured, api):
+    ((_, cipher),) = execute_once(api, secured.url, CIPHER)
     assert cipher
     assert lock_once(api, secured.url)
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_unix_socket_is_secret_enough(secured, api):
+def test_connections_over_a_unix_socket_are_not_encrypted(secured, api):
     url = f"mysql://root@localhost/{secured.database}?unix_socket={secured.folder}/socket"
-    assert said(api, url, CIPHER) == (("Ssl_cipher", ""),)
+    assert execute_once(api, url, CIPHER) == (("Ssl_cipher", ""),)
     assert lock_once(api, url)
 
 
@@ -87,30 +87,31 @@ def test_a_certificate_is_checked_if_one_is_given(secured, api, tmp_path):
         lock_once(api, f"{secured.url}?ssl_ca={tmp_path}/ca.pem")
 
 
-def test_a_connection_that_the_server_ended_is_seen_to_be_also_over_tls(secured):
-    link: Link = connect(open_mysql(secured.url)._address, BUDGET)
-    ((number,),) = link.ask("SELECT CONNECTION_ID()", BUDGET)[0].rows
-    assert isinstance(link._connection._sock, ssl.SSLSocket)
-    assert not link.is_stale()
-    assert link.ask("SELECT 1", BUDGET)[0].rows == ((1,),)
+def test_a_tls_connection_that_the_server_closed_is_recognized_as_stale(secured):
+    connection: Connection = connect(open_mysql(secured.url)._address, BUDGET)
+    ((number,),) = connection.execute("SELECT CONNECTION_ID()", BUDGET)[0].rows
+    assert isinstance(connection._driver._sock, ssl.SSLSocket)
+    assert not connection.is_stale()
+    assert connection.execute("SELECT 1", BUDGET)[0].rows == ((1,),)
     secured.call(f"KILL {number}")
     until = time.monotonic() + BUDGET
-    while not link.is_stale():
+    while not connection.is_stale():
         assert time.monotonic() < until
         time.sleep(0.01)
-    link.close()
+    connection.close()
 
 
-@pytest.mark.parametrize("shut", [True, False])
-def test_a_loop_that_ended_leaves_no_socket_open_over_tls(secured, shut):
-    """It closes nothing any more. Warnings are errors here."""
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_a_loop_that_ended_leaves_no_socket_open_over_tls(secured, shut_down):
+    """An ended loop closes no sockets any more; an unclosed one is a warning, and so an error
+    here."""
 
     async def main() -> Any:
         client = lockfast.aio.connect(secured.url)
         await (await client.lock("a").acquire(timeout=BUDGET)).release()
         return client
 
-    if shut:
+    if shut_down:
         client = asyncio.run(main())
     else:
         loop = asyncio.new_event_loop()
@@ -128,14 +129,14 @@ PLUGINS = ("mysql_native_password", "caching_sha2_password", "sha256_password")
 
 @pytest.fixture
 def account(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, str], str]]:
-    """A new user with a password that the server has not seen yet; skips where it knows no such
-    way. The URL of who comes in with it."""
+    """Create a user whose password the server has not cached yet, and return the URL for it; skip
+    where the server does not have the authentication plugin."""
     made: list[tuple[Any, str]] = []
 
     def account(server: Any, plugin: str) -> str:
         knows = "SELECT 1 FROM information_schema.plugins WHERE plugin_name = %s AND plugin_status"
         if not server.call(f"{knows} = 'ACTIVE'", plugin):
-            pytest.skip(f"this server knows no {plugin}")
+            pytest.skip(f"this server has no {plugin}")
         name = f"u{uuid.uuid4().hex[:8]}"
         how = f"WITH {plugin} BY 's3cret'"
         if not server.is_mysql:
@@ -152,10 +153,10 @@ def account(request: pytest.FixtureRequest) -> Iterator[Callable[[Any, str], str
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_a_password_is_told_in_each_way_that_the_server_knows(secured, account, plugin, api):
+def test_each_authentication_plugin_of_the_server_works(secured, account, plugin, api):
     url = account(secured, plugin)
     assert lock_once(api, url)
-    assert lock_once(api, url)  # it may remember what it was told
+    assert lock_once(api, url)  # the server may have cached the password
     with pytest.raises(BackendError, match="password is wrong") as caught:
         lock_once(api, url.replace("s3cret", "wr0ng"))
     assert not caught.value.transient and "wr0ng" not in str(caught.value)
@@ -166,7 +167,7 @@ def plain(mariadb_server: Any) -> Iterator[Any]:
     from lab.servers.mariadb_server import MariaDBServer
 
     if not mariadb_server.is_mysql:
-        pytest.skip("MariaDB knows no such way")
+        pytest.skip("MariaDB has no such authentication plugin")
     server = MariaDBServer()
     server.start("--tls-version=")
     yield server
@@ -175,11 +176,11 @@ def plain(mariadb_server: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("plugin", PLUGINS[1:])
-def test_without_tls_a_password_needs_a_library_more(plain, account, plugin, api):
+def test_without_tls_a_password_needs_another_library(plain, account, plugin, api):
     url = account(plain, plugin)
     if importlib.util.find_spec("cryptography"):
         assert lock_once(api, url)
         return
-    with pytest.raises(BackendError, match="let the server speak TLS") as caught:
+    with pytest.raises(BackendError, match="enable TLS on the server") as caught:
         lock_once(api, url)
     assert not caught.value.transient and "cryptography" in str(caught.value)

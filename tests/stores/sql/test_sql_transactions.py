@@ -1,4 +1,4 @@
-"""Transaction locks: held by the user's own transaction, on connections of the user's own."""
+"""Transaction locks: held by the user's own transaction, on the user's own connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ COUNTER = "transaction_counter"
 
 @pytest.fixture
 def user(database: Database) -> Iterator[Callable[..., Any]]:
-    """Connections of the user's: no autocommit. And a table of theirs, with one number in it."""
+    """The user's connections, without autocommit, and a table of the user's with one number in
+    it."""
     made: list[Any] = []
 
     def user(**options: Any) -> Any:
@@ -47,14 +48,14 @@ def user(database: Database) -> Iterator[Callable[..., Any]]:
     database.call(f"DROP TABLE IF EXISTS {COUNTER}")
 
 
-def ask(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+def execute(connection: Any, sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall()) if cursor.description else []
 
 
 def repeatable(database: Database, connection: Any) -> None:
-    ask(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    execute(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 def waiting(database: Database) -> bool:
@@ -70,15 +71,15 @@ def waiting(database: Database) -> bool:
     return bool(rows[0][0])
 
 
-def until(so: Callable[[], bool]) -> None:
+def until(predicate: Callable[[], bool]) -> None:
     limit = time.monotonic() + PATIENCE
-    while not so():
+    while not predicate():
         assert time.monotonic() < limit
         time.sleep(0.01)
 
 
 class Taking(threading.Thread):
-    """Takes a transaction lock beside us."""
+    """Takes a transaction lock in another thread."""
 
     def __init__(self, take: Callable[[], Any]) -> None:
         super().__init__()
@@ -100,7 +101,7 @@ class Taking(threading.Thread):
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_it_ends_with_the_transaction_and_who_waits_gets_it(connect, database, user, end):
+def test_the_lock_ends_with_the_transaction_and_the_waiter_gets_it(connect, database, user, end):
     client, first, second = connect(), user(), user()
     hold = client.transaction_lock("a", connection=first)
     with pytest.raises(AcquireTimeout, match="another transaction holds it"):
@@ -111,13 +112,13 @@ def test_it_ends_with_the_transaction_and_who_waits_gets_it(connect, database, u
     assert taking.hold().fence > hold.fence
 
 
-def test_the_end_of_the_block_ends_nothing(connect, user):
+def test_neither_the_end_of_the_block_nor_of_the_client_ends_the_lock(connect, user):
     client, first, second = connect(), user(), user()
     with client.transaction_lock("a", connection=first) as hold:
         assert hold.name == "a"
     with pytest.raises(AcquireTimeout):
         client.transaction_lock("a", connection=second, timeout=0.1)
-    client.close()  # nor does the end of the client
+    client.close()  # does not end it either
     other = connect()
     with pytest.raises(AcquireTimeout):
         other.transaction_lock("a", connection=second, timeout=0)
@@ -125,17 +126,17 @@ def test_the_end_of_the_block_ends_nothing(connect, user):
     other.transaction_lock("a", connection=second, timeout=0)
 
 
-def test_no_update_is_lost_among_many(connect, database, user):
-    """Each reads a number and writes one more, in the isolation level that its driver has."""
+def test_no_update_is_lost_among_concurrent_transactions(connect, database, user):
+    """Each reads a number and writes it plus one, in its driver's default isolation level."""
     client = connect()
     fences = []
 
     def work(connection: Any) -> None:
         for _ in range(12):
             with client.transaction_lock("counter", connection=connection) as hold:
-                ((number,),) = ask(connection, f"SELECT number FROM {COUNTER}")
+                ((number,),) = execute(connection, f"SELECT number FROM {COUNTER}")
                 fences.append(hold.fence)
-                ask(connection, f"UPDATE {COUNTER} SET number = {number + 1}")
+                execute(connection, f"UPDATE {COUNTER} SET number = {number + 1}")
             connection.commit()
 
     threads = [Taking(partial(work, user())) for _ in range(5)]
@@ -145,65 +146,63 @@ def test_no_update_is_lost_among_many(connect, database, user):
     assert fences == sorted(set(fences)) and len(fences) == 60
 
 
-def test_names_that_nobody_used_before_do_not_deadlock(connect, database, user):
-    """REPEATABLE READ: MySQL would lock the gaps of names that are not there."""
+def test_first_locks_of_new_names_do_not_deadlock(connect, database, user):
+    """In REPEATABLE READ MySQL would lock the gaps of missing rows."""
     client = connect()
     names = [f"new-{number}" for number in range(24)]
 
-    def work(connection: Any, turn: int) -> None:
-        for name in names[turn * 4 :] + names[: turn * 4]:
+    def work(connection: Any, offset: int) -> None:
+        for name in names[offset * 4 :] + names[: offset * 4]:
             if database.kind == "mariadb":
                 repeatable(database, connection)
             client.transaction_lock(name, connection=connection, timeout=PATIENCE)
             connection.commit()
 
-    threads = [Taking(partial(work, user(), turn)) for turn in range(6)]
+    threads = [Taking(partial(work, user(), offset)) for offset in range(6)]
     for thread in threads:
         thread.hold()
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3, 1.2])
-def test_who_did_not_get_it_has_waited_so_long_and_its_transaction_goes_on(
-    connect, database, user, timeout
-):
+def test_after_a_time_out_the_users_transaction_goes_on(connect, database, user, timeout):
     client, first, second = connect(), user(), user()
     setting = "lock_timeout" if database.kind == "postgres" else "@@innodb_lock_wait_timeout"
     show = f"SHOW {setting}" if database.kind == "postgres" else f"SELECT {setting}"
     client.transaction_lock("a", connection=first)
-    ask(second, f"UPDATE {COUNTER} SET number = 7")
-    before = ask(second, show)
+    execute(second, f"UPDATE {COUNTER} SET number = 7")
+    before = execute(second, show)
     began = time.monotonic()
     with pytest.raises(AcquireTimeout) as caught:
         client.transaction_lock("a", connection=second, timeout=timeout)
     assert timeout <= time.monotonic() - began < timeout + 3
     assert caught.value.name == "a" and caught.value.timeout == timeout
-    assert ask(second, show) == before
+    assert execute(second, show) == before
     client.transaction_lock("b", connection=second, timeout=timeout)
     second.commit()
     assert database.call(f"SELECT number FROM {COUNTER}") == [(7,)]
 
 
-def test_the_time_out_of_the_session_is_put_back_after_a_wait(connect, database, user):
+def test_the_sessions_own_time_out_is_restored_after_a_wait(connect, database, user):
     client, first, second = connect(), user(), user()
     if database.kind == "postgres":
-        ask(second, "SET lock_timeout = '1234ms'")
+        execute(second, "SET lock_timeout = '1234ms'")
         second.commit()
         show = "SHOW lock_timeout"
     else:
-        ask(second, "SET SESSION innodb_lock_wait_timeout = 17")
+        execute(second, "SET SESSION innodb_lock_wait_timeout = 17")
         show = "SELECT @@innodb_lock_wait_timeout"
-    before = ask(second, show)
+    before = execute(second, show)
     client.transaction_lock("a", connection=first)
     taking = Taking(lambda: client.transaction_lock("a", connection=second, timeout=PATIENCE))
     until(lambda: waiting(database))
     first.commit()
     taking.hold()
-    assert ask(second, show) == before
+    assert execute(second, show) == before
     second.commit()
-    assert ask(second, show) == before
+    assert execute(second, show) == before
 
 
-def test_two_that_wait_for_each_other_one_is_told_and_the_other_goes_on(connect, user):
+def test_one_of_two_deadlocked_transactions_gets_an_error_and_the_other_goes_on(connect, user):
     client, first, second = connect(), user(), user()
     client.transaction_lock("a", connection=first)
     client.transaction_lock("b", connection=second)
@@ -229,12 +228,12 @@ def test_fences_grow_with_those_of_leases_and_after_a_rollback(connect, user):
         with client.lock("a") as lease:
             fences.append(lease.fence)
         fences.append(client.transaction_lock("a", connection=mine).fence)
-        fences.append(client.transaction_lock("a", connection=mine).fence)  # the same lock
+        fences.append(client.transaction_lock("a", connection=mine).fence)  # the same lock again
         end()
     assert fences == sorted(set(fences))
 
 
-def test_a_fence_does_not_fall_though_the_clock_was_set_back(connect, database, user):
+def test_a_fence_does_not_go_back_when_the_clock_is_set_back(connect, database, user):
     client, mine = connect(), user()
     client.transaction_lock("a", connection=mine)
     mine.commit()
@@ -258,7 +257,7 @@ def test_a_name_that_is_held_as_a_lease_is_refused(connect, user):
     client.transaction_lock("a", connection=mine)
 
 
-def test_names_of_other_namespaces_are_others(connect, user):
+def test_the_same_name_in_another_namespace_is_another_lock(connect, user):
     connect().transaction_lock("a", connection=user())
     connect(namespace="other").transaction_lock("a", connection=user(), timeout=0)
 
@@ -270,34 +269,34 @@ def test_a_transaction_that_would_not_see_the_last_holders_changes_is_refused(
     client.transaction_lock("a", connection=first)
     first.commit()
     repeatable(database, second)
-    assert ask(second, f"SELECT number FROM {COUNTER}") == [(0,)]
+    assert execute(second, f"SELECT number FROM {COUNTER}") == [(0,)]
     client.transaction_lock("a", connection=first)
-    ask(first, f"UPDATE {COUNTER} SET number = 1")
+    execute(first, f"UPDATE {COUNTER} SET number = 1")
     first.commit()
     with pytest.raises(StaleSnapshot):
         client.transaction_lock("a", connection=second)
     second.rollback()
     repeatable(database, second)
     client.transaction_lock("a", connection=second)
-    assert ask(second, f"SELECT number FROM {COUNTER}") == [(1,)]
+    assert execute(second, f"SELECT number FROM {COUNTER}") == [(1,)]
 
 
-def test_who_waited_sees_what_was_changed_meanwhile_or_is_refused(connect, database, user):
+def test_a_transaction_that_waited_sees_the_holders_changes_or_is_refused(connect, database, user):
     client, first, second = connect(), user(), user()
     client.transaction_lock("a", connection=first)
     repeatable(database, second)
     taking = Taking(lambda: client.transaction_lock("a", connection=second, timeout=PATIENCE))
     until(lambda: waiting(database))
-    ask(first, f"UPDATE {COUNTER} SET number = 1")
+    execute(first, f"UPDATE {COUNTER} SET number = 1")
     first.commit()
     taking.join(PATIENCE)
     if taking.error is None:
-        assert ask(second, f"SELECT number FROM {COUNTER}") == [(1,)]
+        assert execute(second, f"SELECT number FROM {COUNTER}") == [(1,)]
     else:
         assert isinstance(taking.error, StaleSnapshot)
 
 
-def test_two_locks_at_the_start_of_a_transaction_may_both_be_waited_for(connect, database, user):
+def test_a_transaction_may_wait_for_two_locks_at_its_start(connect, database, user):
     client, mine, others = connect(), user(), {name: user() for name in "ab"}
     for name in "ab":
         client.transaction_lock(name, connection=others[name])
@@ -309,18 +308,18 @@ def test_two_locks_at_the_start_of_a_transaction_may_both_be_waited_for(connect,
     taking = Taking(take)
     for name in "ab":
         until(lambda: waiting(database))
-        ask(others[name], f"UPDATE {COUNTER} SET number = number + 1")
+        execute(others[name], f"UPDATE {COUNTER} SET number = number + 1")
         others[name].commit()
     taking.hold()
-    assert ask(mine, f"SELECT number FROM {COUNTER}") == [(2,)]
+    assert execute(mine, f"SELECT number FROM {COUNTER}") == [(2,)]
 
 
-def test_what_was_read_before_does_not_matter_if_nobody_held_it_since(connect, database, user):
+def test_an_earlier_read_is_harmless_if_nobody_held_the_lock_since(connect, database, user):
     client, first, second = connect(), user(), user()
     client.transaction_lock("a", connection=first)
     first.commit()
     repeatable(database, second)
-    ask(second, f"SELECT number FROM {COUNTER}")
+    execute(second, f"SELECT number FROM {COUNTER}")
     client.transaction_lock("a", connection=second)
 
 
@@ -328,7 +327,7 @@ def test_autocommit_is_refused_unless_a_transaction_was_begun(connect, database,
     client, mine = connect(), user(autocommit=True)
     with pytest.raises(ConfigurationError, match="commits after each statement"):
         client.transaction_lock("a", connection=mine)
-    ask(mine, "BEGIN")
+    execute(mine, "BEGIN")
     client.transaction_lock("a", connection=mine)
     with pytest.raises(AcquireTimeout):
         client.transaction_lock("a", connection=user(), timeout=0)
@@ -338,15 +337,15 @@ def test_connections_that_lead_elsewhere_are_refused(connect, database, user, re
     client, mine = connect(), user()
     database.call("DROP DATABASE IF EXISTS elsewhere")
     database.call("CREATE DATABASE elsewhere")
-    word = "dbname" if database.kind == "postgres" else "database"
-    other = user(**{word: "elsewhere"})
+    parameter = "dbname" if database.kind == "postgres" else "database"
+    other = user(**{parameter: "elsewhere"})
     with pytest.raises(ConfigurationError, match="another database"):
         client.transaction_lock("a", connection=other)
     other.close()
     database.call("DROP DATABASE elsewhere")
     kind = "mariadb" if database.kind == "postgres" else "postgres"
     with request.getfixturevalue(f"{kind}_server").connect() as foreign:
-        with pytest.raises(ConfigurationError, match="is spoken to by"):
+        with pytest.raises(ConfigurationError, match="needs a connection of"):
             client.transaction_lock("a", connection=foreign)
         foreign.rollback()
     for thing in (None, mine.cursor, "postgresql://", object()):
@@ -359,32 +358,30 @@ def test_connections_that_lead_elsewhere_are_refused(connect, database, user, re
         client.transaction_lock("a", connection=mine)
 
 
-def test_other_stores_have_none():
+def test_other_stores_have_no_transaction_locks():
     with pytest.raises(Unsupported, match="transaction_lock"):
         lockfast.connect("memory://").transaction_lock("a", connection=object())
 
 
 def test_a_read_only_transaction_is_refused(connect, database, user):
     client, mine = connect(), user()
-    ask(mine, "SET TRANSACTION READ ONLY")
+    execute(mine, "SET TRANSACTION READ ONLY")
     if database.kind == "mariadb":
-        ask(mine, "START TRANSACTION READ ONLY")
+        execute(mine, "START TRANSACTION READ ONLY")
     with pytest.raises(lockfast.BackendError, match="read-only") as caught:
         client.transaction_lock("a", connection=mine)
     assert not caught.value.transient
 
 
-def test_rows_that_nobody_uses_any_more_are_swept_and_others_are_not(
-    connect, database, user, monkeypatch
-):
+def test_unused_rows_are_swept_and_others_are_not(connect, database, user, monkeypatch):
     monkeypatch.setattr(transactions, "SWEEP_EVERY", 6)
-    monkeypatch.setattr(transactions, "SWEEP_LOT", 3)  # in several goes
+    monkeypatch.setattr(transactions, "SWEEP_BATCH", 3)  # several sweeps for all rows
     client, mine, other = connect(), user(), user()
     for name in "abcdefgh":
         client.transaction_lock(name, connection=mine)
         mine.commit()
     database.call(f"UPDATE lockfast_transactions SET used = {database.ago(3700)}")
-    hold = client.transaction_lock("a", connection=other)  # makes it young, and locks it
+    hold = client.transaction_lock("a", connection=other)  # touches it, and locks it
     client.transaction_lock("y", connection=mine)
     mine.commit()
     for _ in range(24):
@@ -396,14 +393,15 @@ def test_rows_that_nobody_uses_any_more_are_swept_and_others_are_not(
     assert client.transaction_lock("a", connection=mine).fence > hold.fence
 
 
-# MySQL would lock the gap; there it cannot happen, because a row that is asked for is young.
+# Not on MySQL, where the wait would leave a gap lock: a row that is about to be locked is never
+# swept.
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_a_row_that_is_gone_when_its_turn_has_come_is_made_again(connect, database, user):
+def test_a_row_deleted_during_the_wait_is_created_again(connect, database, user):
     client, first, second, third = connect(), user(), user(), user()
     client.transaction_lock("a", connection=first)
     taking = Taking(lambda: client.transaction_lock("a", connection=second, timeout=PATIENCE))
     until(lambda: waiting(database))
-    ask(first, "DELETE FROM lockfast_transactions")
+    execute(first, "DELETE FROM lockfast_transactions")
     first.commit()
     taking.hold()
     with pytest.raises(AcquireTimeout):
@@ -411,17 +409,17 @@ def test_a_row_that_is_gone_when_its_turn_has_come_is_made_again(connect, databa
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
-def test_what_the_users_session_knows_stays(connect, database, user):
+def test_the_state_of_the_users_session_is_preserved(connect, database, user):
     client, mine = connect(), user()
-    ask(mine, "CREATE TEMPORARY TABLE mine (id INT AUTO_INCREMENT PRIMARY KEY)")
-    ask(mine, "INSERT INTO mine VALUES (41)")
-    ask(mine, "INSERT INTO mine VALUES ()")
+    execute(mine, "CREATE TEMPORARY TABLE mine (id INT AUTO_INCREMENT PRIMARY KEY)")
+    execute(mine, "INSERT INTO mine VALUES (41)")
+    execute(mine, "INSERT INTO mine VALUES ()")
     client.transaction_lock("a", connection=mine)
-    assert ask(mine, "SELECT LAST_INSERT_ID()") == [(42,)]
+    assert execute(mine, "SELECT LAST_INSERT_ID()") == [(42,)]
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_an_advisory_lock_needs_no_table_and_waits_and_gives_up_like_the_other(
+def test_an_advisory_lock_needs_no_table_and_waits_and_times_out_like_a_row_lock(
     connect, database, user
 ):
     client, first, second = connect(), user(), user()
@@ -429,7 +427,7 @@ def test_an_advisory_lock_needs_no_table_and_waits_and_gives_up_like_the_other(
     for timeout in (0, 0.2):
         with pytest.raises(AcquireTimeout):
             client.transaction_lock("a", connection=second, timeout=timeout, advisory=True)
-        assert ask(second, "SHOW lock_timeout") == [("0",)]
+        assert execute(second, "SHOW lock_timeout") == [("0",)]
     taking = Taking(
         lambda: client.transaction_lock("a", connection=second, timeout=PATIENCE, advisory=True)
     )
@@ -443,7 +441,7 @@ def test_an_advisory_lock_needs_no_table_and_waits_and_gives_up_like_the_other(
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
-def test_a_database_without_advisory_locks_says_so(connect, user):
+def test_an_advisory_lock_is_refused_where_the_database_has_none(connect, user):
     with pytest.raises(Unsupported, match="GET_LOCK"):
         connect().transaction_lock("a", connection=user(), advisory=True)
 
@@ -458,8 +456,8 @@ async def task_connection(database: Database, **options: Any) -> Any:
         return await psycopg.AsyncConnection.connect(database.url, **options)
     import asyncmy
 
-    waiter = {"host": "127.0.0.1", "port": database.server.port, "user": "root"}
-    return await asyncmy.connect(**waiter, database=database.server.database, **options)
+    address = {"host": "127.0.0.1", "port": database.server.port, "user": "root"}
+    return await asyncmy.connect(**address, database=database.server.database, **options)
 
 
 async def closed(*connections: Any) -> None:
@@ -470,7 +468,7 @@ async def closed(*connections: Any) -> None:
     await asyncio.sleep(0)
 
 
-def test_asyncio_excludes_waits_and_gives_up(database):
+def test_in_asyncio_a_lock_excludes_waits_and_times_out(database):
     async def main() -> None:
         async with lockfast.aio.connect(database.url) as client:
             first, second = await task_connection(database), await task_connection(database)
@@ -479,14 +477,14 @@ def test_asyncio_excludes_waits_and_gives_up(database):
             for timeout in (0, 0.1, 1.1):
                 with pytest.raises(AcquireTimeout):
                     await client.transaction_lock("a", connection=second, timeout=timeout)
-            waits = client.transaction_lock("a", connection=second, timeout=PATIENCE)
-            task = asyncio.ensure_future(waits._taken())
+            lock = client.transaction_lock("a", connection=second, timeout=PATIENCE)
+            task = asyncio.ensure_future(lock._taken())
             await asyncio.to_thread(until, lambda: waiting(database))
             await first.commit()
             assert (await task).fence > hold.fence
             with (
                 database.server.connect() as blocking,
-                pytest.raises(ConfigurationError, match="other colour"),
+                pytest.raises(ConfigurationError, match="a blocking connection: use lockfast"),
             ):
                 await client.transaction_lock("b", connection=blocking)
             await closed(first, second)
@@ -497,7 +495,7 @@ def test_asyncio_excludes_waits_and_gives_up(database):
 def test_a_blocking_client_refuses_a_connection_of_asyncio(connect, database):
     async def main() -> None:
         connection = await task_connection(database)
-        with pytest.raises(ConfigurationError, match="other colour"):
+        with pytest.raises(ConfigurationError, match="an asyncio connection: use lockfast"):
             connect().transaction_lock("a", connection=connection)
         await closed(connection)
 
@@ -521,7 +519,7 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(database):
             await first.commit()
             third = await task_connection(database)
             await client.transaction_lock("a", connection=third, timeout=PATIENCE)
-            if database.kind == "postgres":  # asyncmy closes what was cancelled
+            if database.kind == "postgres":  # asyncmy closes a cancelled connection
                 await client.transaction_lock("b", connection=second)
             await closed(first, second, third)
 

@@ -1,4 +1,4 @@
-"""Connections that a user's function, or engine of SQLAlchemy, makes: in both colours."""
+"""Connections made by a user's function or SQLAlchemy engine, in both APIs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lockfast.errors import BackendError, ConfigurationError
 PATIENCE = 20.0
 
 
-def position(database: Database) -> dict[str, Any]:
+def address(database: Database) -> dict[str, Any]:
     server = database.server
     return {"host": "127.0.0.1", "port": server.port, "user": "root", "database": server.database}
 
 
 def function(database: Database, **options: Any) -> Callable[[], Any]:
-    """One that makes blocking connections."""
+    """Return a function that makes blocking connections."""
     return functools.partial(database.server.connect, **options)
 
 
@@ -35,7 +35,7 @@ def coroutine_function(database: Database, **options: Any) -> Callable[[], Any]:
         return lambda: psycopg.AsyncConnection.connect(database.url, **options)
     import asyncmy
 
-    return lambda: asyncmy.connect(**position(database), **options)
+    return lambda: asyncmy.connect(**address(database), **options)
 
 
 def engine_url(database: Database, asynchronous: bool) -> str:
@@ -106,7 +106,7 @@ def test_an_asyncio_client_locks_and_is_renewed_by_its_keeper(database, maker):
     asyncio.run(main())
 
 
-def test_a_decorated_function_of_the_other_colour_gets_connections_too(database):
+def test_a_decorated_function_of_the_other_api_gets_connections_too(database):
     client = lockfast.connect(function(database))
 
     @client.locked("a")
@@ -117,8 +117,8 @@ def test_a_decorated_function_of_the_other_colour_gets_connections_too(database)
     client.close()
 
 
-def test_what_a_function_makes_is_set_up_as_we_need_it(database):
-    """In a transaction, in another character set, with rows as the user likes them."""
+def test_a_users_connection_is_set_up_as_lockfast_needs_it(database):
+    """The connection comes in a transaction, with another character set and another row type."""
 
     def make() -> Any:
         if database.kind == "postgres":
@@ -143,7 +143,7 @@ def test_what_a_function_makes_is_set_up_as_we_need_it(database):
     client = lockfast.connect(make)
     with client.lock("ärger €") as hold, database.server.connect() as connection:
         assert client.names() == ["ärger €"]
-        with connection.cursor() as cursor:  # committed: others see it
+        with connection.cursor() as cursor:  # the claim was committed: other sessions see it
             cursor.execute("SELECT fence FROM lockfast_names")
             assert list(cursor.fetchall()) == [(hold.fence,)]
         assert client.lock("ärger €", owner="other").try_acquire() is None
@@ -174,8 +174,8 @@ def test_the_arguments_and_the_creator_of_an_engine_count(database):
     with client.lock("a"):
         assert calls
     client.close()
-    word = "application_name" if database.kind == "postgres" else "program_name"
-    client = lockfast.connect(engine(database, connect_args={word: "mine"}))
+    parameter = "application_name" if database.kind == "postgres" else "program_name"
+    client = lockfast.connect(engine(database, connect_args={parameter: "mine"}))
     with client.lock("a"):
         if database.kind == "postgres":
             found = database.call(
@@ -198,7 +198,7 @@ def test_a_transaction_lock_on_connections_and_sessions_of_sqlalchemy(database):
             with pytest.raises(lockfast.AcquireTimeout):
                 client.transaction_lock("a", connection=second, timeout=0)
             second.rollback()
-            first.commit()  # it knows that there is something to commit
+            first.commit()  # SQLAlchemy knows that a transaction is open
             client.transaction_lock("a", connection=second, timeout=0)
             assert second.execute(text("SELECT 1")).scalar() == 1
             second.rollback()
@@ -238,19 +238,19 @@ def test_a_transaction_lock_on_asyncio_connections_and_sessions_of_sqlalchemy(da
     asyncio.run(main())
 
 
-def test_what_makes_no_connections_of_ours_is_refused(database):
+def test_makers_of_unsupported_connections_are_refused(database):
     import sqlite3
 
     from sqlalchemy import create_engine
 
     with pytest.raises(ConfigurationError, match="engine of sqlite"):
         lockfast.connect(create_engine("sqlite://"))
-    with pytest.raises(ConfigurationError, match="no connection of psycopg"):
+    with pytest.raises(ConfigurationError, match="not a connection of psycopg"):
         lockfast.connect(lambda: sqlite3.connect(":memory:"))
-    with pytest.raises(ConfigurationError, match="no connection of psycopg"):
+    with pytest.raises(ConfigurationError, match="not a connection of psycopg"):
         lockfast.connect(lambda: None)
     made = engine(database)
-    with pytest.raises(ConfigurationError, match="give the engine itself"):
+    with pytest.raises(ConfigurationError, match="pass the engine itself"):
         lockfast.connect(made.raw_connection)
     made.dispose()
     with database.server.connect() as only, pytest.raises(ConfigurationError, match="function"):
@@ -264,11 +264,11 @@ def test_what_makes_no_connections_of_ours_is_refused(database):
 
     client = lockfast.connect(make)
     with client.lock("a"), pytest.raises(ConfigurationError, match="twice"):
-        client._backend._transport._connect(1.0)  # another one
+        client._backend._transport._connect(1.0)  # a second connection
     client.close()
 
 
-def test_a_function_that_fails_is_told(database):
+def test_an_error_of_the_users_function_is_reported(database):
     good = [True]
 
     def make() -> Any:
@@ -282,11 +282,11 @@ def test_a_function_that_fails_is_told(database):
     with pytest.raises(BackendError):
         lockfast.connect(function(database, user="nobody", password="wrong"))
     with pytest.raises(BackendError):
-        lockfast.connect(coroutine_function(Database(database.kind, Nobody(database))))
+        lockfast.connect(coroutine_function(Database(database.kind, ClosedPort(database))))
 
 
-class Nobody:
-    """A server that is not there."""
+class ClosedPort:
+    """A server that does not listen."""
 
     def __init__(self, database: Database) -> None:
         self.port = 1

@@ -1,4 +1,4 @@
-"""Other processes, spoken to line by line, and ended by their pid when the test is over."""
+"""Child processes that tests control line by line, and that end with the test."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import pytest
 import lockfast
 
 SOURCE = Path(lockfast.__file__).parent.parent
-PATIENCE = 60.0  # how long a test waits for what must come; nothing is measured by it
+PATIENCE = 60.0  # how long a test waits for an event that must come; nothing is measured by it
 
 PRELUDE = """
 import os, sys, time, threading, signal
 import lockfast
 url, *rest = sys.argv[1:]
-def say(*words): print(*words, flush=True)
-def told(): return sys.stdin.readline().strip()
+def report(*values): print(*values, flush=True)
+def read_line(): return sys.stdin.readline().strip()
 """
 
 
 class Process:
-    """A Python process with the prelude's ``say`` and ``told``."""
+    """A Python process whose code can use the prelude's ``report`` and ``read_line``."""
 
-    def __init__(self, code: str, *said: str) -> None:
+    def __init__(self, code: str, *arguments: str) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + code, *said],
+            [sys.executable, "-c", PRELUDE + code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -49,11 +49,11 @@ class Process:
             self._lines.put(line.strip())
         self._lines.put("<ended>")
 
-    def said(self, timeout: float = PATIENCE) -> str:
-        """The next line; ``<ended>`` when it is over."""
+    def line(self, timeout: float = PATIENCE) -> str:
+        """The next line that the process reported; ``<ended>`` when it has ended."""
         return self._lines.get(timeout=timeout)
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._popen.stdin is not None
         self._popen.stdin.write(line + "\n")
         self._popen.stdin.flush()
@@ -70,7 +70,7 @@ class Process:
 
     def close(self) -> None:
         if self._popen.poll() is None:
-            self._popen.kill()  # also ends what is stopped
+            self._popen.kill()  # also ends a stopped process
         self._popen.wait(PATIENCE)
         self._reader.join(PATIENCE)
         for stream in (self._popen.stdin, self._popen.stdout):
@@ -78,16 +78,16 @@ class Process:
             try:
                 stream.close()
             except BrokenPipeError:
-                pass  # it ended before it read what we told it last
+                pass  # the process ended before it read the last line
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
-    """Start a process; the test's end is its end."""
+    """Start a process; it is killed when the test is over."""
     started: list[Process] = []
 
-    def start(code: str, *said: str) -> Process:
-        process = Process(code, *said)
+    def start(code: str, *arguments: str) -> Process:
+        process = Process(code, *arguments)
         started.append(process)
         return process
 
@@ -114,12 +114,12 @@ def client(url: str) -> Iterator[lockfast.Client]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until it is so, within the patience of all tests."""
+    """Wait until the predicate is true, for at most `PATIENCE`."""
 
-    def eventually(so: Callable[[], object]) -> None:
+    def eventually(predicate: Callable[[], object]) -> None:
         until = time.monotonic() + PATIENCE
-        while not so():
-            assert time.monotonic() < until, "it never came to that"
+        while not predicate():
+            assert time.monotonic() < until, "the expected state was never reached"
             time.sleep(0.01)
 
     return eventually

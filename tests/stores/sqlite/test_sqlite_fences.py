@@ -1,4 +1,4 @@
-"""Fences from the host's clock: rising when it stands still, across boots, below their ceiling."""
+"""Fences from the host's clock: growing while it stands still, across boots, below the ceiling."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lockfast.runtime.threads import run
 from lockfast.stores.sqlite.backend import SqliteBackend
 from lockfast.stores.sqlite.fences import AHEAD, FenceClock
 from lockfast.stores.sqlite.peers import Peers
-from lockfast.stores.sqlite.store import PipeEar
+from lockfast.stores.sqlite.store import PipeListener
 from lockfast.stores.sqlite.transport import BlockingTransport, File
 
 
 class Host:
-    """Clocks that only the test moves, and clients of one file on them."""
+    """Clocks that only the test advances, and clients of one file that use them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,8 +31,8 @@ class Host:
             file.close()
             peers.close()
 
-        transport, ear = BlockingTransport(file), PipeEar(peers)
-        return SqliteBackend(transport, ear, peers, lambda: self.now, lambda: self.wall, close)
+        transport, listener = BlockingTransport(file), PipeListener(peers)
+        return SqliteBackend(transport, listener, peers, lambda: self.now, lambda: self.wall, close)
 
     def ceiling(self) -> int:
         with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as file:
@@ -45,16 +45,16 @@ def granted(backend: SqliteBackend, name: str, claim_id: str = "id") -> Granted:
     return answer
 
 
-def test_fences_rise_although_the_clock_stands_still() -> None:
+def test_fences_grow_although_the_clock_stands_still() -> None:
     fences = FenceClock(lambda: 5.0)
-    given = [fences.next() for _ in range(5)]
-    assert given == sorted(set(given))
-    seen = fences.seen()
-    assert seen >= given[-1]
+    issued = [fences.next() for _ in range(5)]
+    assert issued == sorted(set(issued))
+    seen = fences.current()
+    assert seen >= issued[-1]
     assert fences.next() > seen
 
 
-def test_all_who_are_served_in_one_step_get_fences_of_their_own(path: Path) -> None:
+def test_all_waiters_served_in_one_step_get_different_fences(path: Path) -> None:
     host = Host(path)
     backend = host.client()
     woken: list[Granted | None] = []
@@ -76,13 +76,13 @@ def test_a_ceiling_is_raised_before_fences_reach_it(path: Path) -> None:
     for number in range(20):
         host.now += AHEAD / 1e6 / 4
         assert granted(backend, f"n{number}").fence < host.ceiling()
-    # One who slept through it goes on above what the others gave.
+    # A client that was idle meanwhile continues below the raised ceiling.
     assert granted(idle, "last").fence < host.ceiling()
     backend.close()
     idle.close()
 
 
-def test_a_new_boot_begins_above_all_that_was_given_whatever_the_clocks_say(path: Path) -> None:
+def test_a_new_boot_begins_above_all_earlier_fences_whatever_the_clocks_show(path: Path) -> None:
     host = Host(path)
     last = 0
     for _ in range(5):
@@ -94,7 +94,7 @@ def test_a_new_boot_begins_above_all_that_was_given_whatever_the_clocks_say(path
             last = fence
             run(backend.release(Claim(f"n{number}", "id", "w", 1000.0), 5))
         backend.close()
-        host.now = 3.0  # another boot, of which the system may not tell
+        host.now = 3.0  # another boot, which the system may not report
         host.wall -= 500.0
 
 

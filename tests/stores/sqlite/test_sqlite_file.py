@@ -1,4 +1,4 @@
-"""The SQLite file: deleted, replaced, of an earlier boot, foreign, out of reach, blocked."""
+"""The SQLite file: deleted, replaced, of an earlier boot, foreign, not accessible, blocked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def delete_the_file_and_its_log(path: Path) -> None:
 
 def delete_all_of_it(path: Path) -> None:
     delete_the_file_and_its_log(path)
-    # In one step: who opens its bell in there just now would keep a folder from being deleted.
+    # Atomically: a client that opens its socket in the folder would make the deletion fail.
     gone = path.with_name(path.name + ".d").rename(path.with_name("gone"))
     shutil.rmtree(gone)
 
@@ -73,31 +73,31 @@ def path(folder: Path) -> Path:
     return folder / "locks.db"
 
 
-# ---- deleted or replaced under us ------------------------------------------------------------
+# ---- deleted or replaced while open ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("vanish", WAYS)
-def test_a_holder_whose_file_is_gone_is_told_that_it_lost(
-    client: lockfast.Client, path: Path, vanish: Callable[[Path], None]
+@pytest.mark.parametrize("delete", WAYS)
+def test_a_holder_whose_file_is_gone_loses_its_hold(
+    client: lockfast.Client, path: Path, delete: Callable[[Path], None]
 ) -> None:
     hold = client.lock("n", lease=1.0, renew=True).acquire()
-    vanish(path)
+    delete(path)
     assert hold.wait_lost(PATIENCE)
     with pytest.raises(lockfast.HoldLost):
         hold.check()
 
 
-@pytest.mark.parametrize("vanish", WAYS)
+@pytest.mark.parametrize("delete", WAYS)
 def test_claims_go_on_in_the_new_file_under_a_greater_fence(
-    client: lockfast.Client, url: str, path: Path, vanish: Callable[[Path], None]
+    client: lockfast.Client, url: str, path: Path, delete: Callable[[Path], None]
 ) -> None:
     old = client.lock("n").acquire().fence
-    vanish(path)
+    delete(path)
     with lockfast.connect(url) as other:
         hold = other.lock("n").acquire(timeout=PATIENCE)
         assert hold.fence > old
-        time.sleep(2 * transport.LOOK_EVERY)
-        # The one who had the old file open meets the other in the new one.
+        time.sleep(2 * transport.CHECK_INTERVAL)
+        # The client that had the old file open uses the new one by now.
         assert client.lock("n", owner="me").try_acquire() is None
         assert client.inspect("n").holders[0].fence == hold.fence
         hold.release()
@@ -106,19 +106,19 @@ def test_claims_go_on_in_the_new_file_under_a_greater_fence(
             assert other.lock("n").try_acquire() is None
 
 
-@pytest.mark.parametrize("vanish", WAYS)
+@pytest.mark.parametrize("delete", WAYS)
 def test_an_idle_client_of_the_deleted_file_does_not_disturb_those_of_the_new_one(
-    start: Start, url: str, path: Path, vanish: Callable[[Path], None]
+    start: Start, url: str, path: Path, delete: Callable[[Path], None]
 ) -> None:
     idle = start(
         """
-client = lockfast.connect(url); client.lock("n").acquire().release(); say("idle"); told()
-say(client.lock("n").try_acquire() is None)
+client = lockfast.connect(url); client.lock("n").acquire().release(); report("idle"); read_line()
+report(client.lock("n").try_acquire() is None)
 """,
         url,
     )
-    assert idle.said() == "idle"
-    vanish(path)
+    assert idle.line() == "idle"
+    delete(path)
     with lockfast.connect(url) as first, lockfast.connect(url) as second:
         for number in range(300):
             name = f"name {number}"
@@ -126,32 +126,34 @@ say(client.lock("n").try_acquire() is None)
                 assert second.lock(name).try_acquire() is None
                 assert second.inspect(name).holders[0].fence == hold.fence
         with second.lock("n", timeout=PATIENCE):
-            idle.tell("go on")
-            assert idle.said() == "True"
+            idle.send("go on")
+            assert idle.line() == "True"
             assert first.lock("n").try_acquire() is None
     assert consistent(path)
 
 
-@pytest.mark.parametrize("vanish", [delete_the_file_and_its_log, delete_all_of_it])
-def test_waiters_of_a_deleted_file_meet_in_the_new_one(
+@pytest.mark.parametrize("delete", [delete_the_file_and_its_log, delete_all_of_it])
+def test_waiters_of_a_deleted_file_queue_in_the_new_one(
     start: Start,
     client: lockfast.Client,
     url: str,
     path: Path,
-    vanish: Callable[[Path], None],
+    delete: Callable[[Path], None],
     eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     client.lock("n").acquire()
     waiters = [
-        start("say('waits'); h = lockfast.connect(url).lock('n').acquire(); say(h.fence)", url)
+        start(
+            "report('waits'); h = lockfast.connect(url).lock('n').acquire(); report(h.fence)", url
+        )
         for _ in range(2)
     ]
-    assert [waiter.said() for waiter in waiters] == ["waits", "waits"]
+    assert [waiter.line() for waiter in waiters] == ["waits", "waits"]
     eventually(lambda: len(client.inspect("n").waiters) == 2)
-    vanish(path)
-    # The file is gone with the hold: they stand in the new file's queue at their next refresh.
-    # When the first ends, what it held is released, and the second is served.
-    fences = [int(waiter.said()) for waiter in waiters]
+    delete(path)
+    # The hold is gone with the file: at their next refresh both waiters enqueue in the new file.
+    # When the first process ends, its hold is released, and the second is served.
+    fences = [int(waiter.line()) for waiter in waiters]
     assert len(set(fences)) == 2
 
 
@@ -171,7 +173,9 @@ def consistent(path: Path) -> bool:
 
 def test_a_file_of_an_earlier_boot_is_emptied_but_its_fence_goes_on(url: str, path: Path) -> None:
     with lockfast.connect(url) as before:
-        before.lock("n", lease=1000).acquire().detach()  # belongs to no process: stays in the file
+        before.lock(
+            "n", lease=1000
+        ).acquire().detach()  # belongs to no process, so it stays in the file
     later = int((time.time() + 1000) * 1e6)
     with opened(path) as connection:
         assert connection.execute("SELECT count(*) FROM holds").fetchone() == (1,)
@@ -201,7 +205,7 @@ def test_a_file_of_this_boot_is_not_emptied(url: str, path: Path) -> None:
         assert after.names() == ["n"]
 
 
-def test_another_format_is_refused_and_named(url: str, path: Path) -> None:
+def test_another_format_is_refused_and_named_in_the_error(url: str, path: Path) -> None:
     with lockfast.connect(url) as client:
         client.lock("n").acquire().release()
     with opened(path) as connection:
@@ -254,7 +258,7 @@ OUT_OF_REACH = {
     "a folder that may not be written": ("", 0o555, "locks.db"),
     "a folder that may not be entered": ("", 0o000, "locks.db"),
     "a file that may not be written": ("locks.db", 0o777, "locks.db"),
-    "a file in the place of the folder": ("file", 0o777, "file/locks.db"),
+    "a file where the folder should be": ("file", 0o777, "file/locks.db"),
     "a name that is too long": ("", 0o777, "x" * 300),
     "a file system that takes no files": ("", 0o777, "/proc/locks.db"),
 }
@@ -268,17 +272,17 @@ async def in_tasks():
 try:
     if rest == ["asyncio"]: asyncio.run(in_tasks())
     else: lockfast.connect(url).lock("n").acquire(timeout=30)
-    say("acquired")
+    report("acquired")
 except (lockfast.BackendError, lockfast.ConfigurationError) as error:
-    say("refused", time.monotonic() - began < 10, url[9:] in str(error), error)
+    report("refused", time.monotonic() - began < 10, url[9:] in str(error), error)
 except BaseException as error:
-    say("raised", repr(error))
+    report("raised", repr(error))
 """
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that nobody else's folder shuts."""
+    """A folder whose parents every user may enter."""
     with tempfile.TemporaryDirectory(prefix="lockfast-") as folder:
         yield Path(folder)
         Path(folder).chmod(0o777)
@@ -286,31 +290,31 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("api", ["blocking", "asyncio"])
 @pytest.mark.parametrize("trouble", OUT_OF_REACH)
-def test_a_file_out_of_reach_is_an_error_that_names_it_at_once(
+def test_a_file_that_cannot_be_accessed_is_an_error_that_names_it_at_once(
     start: Start, open_folder: Path, trouble: str, api: str
 ) -> None:
     existing, mode, name = OUT_OF_REACH[trouble]
     if existing:
         (open_folder / existing).touch(0o444)
     open_folder.chmod(mode)
-    said = start(AS_NOBODY, f"sqlite://{open_folder / name}", api).said()
-    assert said.startswith("refused True True"), said
+    reply = start(AS_NOBODY, f"sqlite://{open_folder / name}", api).line()
+    assert reply.startswith("refused True True"), reply
 
 
-def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
+def test_a_url_that_names_a_folder_is_refused(tmp_path: Path) -> None:
     for url in (f"sqlite://{tmp_path}", f"sqlite://{tmp_path}/", f"sqlite://{tmp_path}/new/"):
         with pytest.raises(lockfast.ConfigurationError, match="names a folder"):
             lockfast.connect(url)
 
 
-def test_a_folder_that_came_into_its_place_is_an_error_that_names_it(url: str, path: Path) -> None:
+def test_a_folder_that_replaced_the_file_is_an_error_that_names_it(url: str, path: Path) -> None:
     with lockfast.connect(url) as client:
         path.mkdir()
         with pytest.raises(lockfast.BackendError, match=str(path)):
             client.lock("n").acquire(timeout=5)
 
 
-def test_missing_folders_above_it_are_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_missing_parent_folders_are_created_for_this_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "locks.db"
     with lockfast.connect(f"sqlite://{path}") as client:
         client.lock("n").acquire().release()
@@ -318,7 +322,7 @@ def test_missing_folders_above_it_are_made_for_this_user_alone(tmp_path: Path) -
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
-# ---- blocked by somebody who does not go on --------------------------------------------------
+# ---- blocked by another process inside a transaction -----------------------------------------
 
 
 @contextlib.contextmanager
@@ -329,7 +333,7 @@ def somebody_inside(path: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def test_a_store_that_stays_blocked_is_an_error_that_says_so_within_its_budget(
+def test_a_store_that_stays_blocked_is_reported_within_the_budget(
     client: lockfast.Client, path: Path
 ) -> None:
     client.lock("n").acquire().release()
@@ -338,13 +342,13 @@ def test_a_store_that_stays_blocked_is_an_error_that_says_so_within_its_budget(
             began = time.monotonic()
             with pytest.raises(lockfast.BackendError, match="stayed locked") as refused:
                 client.lock("n", lease=6.0).acquire(timeout=timeout)
-            # One budget to ask, half a one to take it back; the rest is for a busy machine.
+            # One budget to claim, half of one to withdraw; the rest is for a busy machine.
             assert time.monotonic() - began < 1.5 * budget_for(6.0) + 2.0
             assert str(path) in str(refused.value) and refused.value.transient
     assert client.lock("n").acquire(timeout=30).is_held
 
 
-def test_a_release_into_a_blocked_store_says_that_its_outcome_is_unknown(
+def test_a_release_into_a_blocked_store_reports_an_unknown_outcome(
     client: lockfast.Client, path: Path
 ) -> None:
     hold = client.lock("n", lease=3.0).acquire()
@@ -361,11 +365,11 @@ def test_a_short_block_is_waited_for(start: Start, client: lockfast.Client, url:
         """
 import sqlite3
 file = sqlite3.connect(url[9:], isolation_level=None)
-file.execute("BEGIN IMMEDIATE"); say("inside"); time.sleep(0.5); file.execute("ROLLBACK")
+file.execute("BEGIN IMMEDIATE"); report("inside"); time.sleep(0.5); file.execute("ROLLBACK")
 """,
         url,
     )
-    assert blocker.said() == "inside"
+    assert blocker.line() == "inside"
     assert client.lock("n").acquire(timeout=0).is_held
 
 
@@ -374,18 +378,18 @@ def test_the_event_loop_goes_on_while_the_store_is_blocked(url: str, path: Path)
         client = lockfast.aio.connect(url)
         hold = await client.lock("n").acquire()
         await hold.release()
-        turns, slowest = 0, 0.0
+        rounds, slowest = 0, 0.0
         with somebody_inside(path):
             asking = asyncio.ensure_future(client.lock("n", lease=6.0).acquire())
             while not asking.done():
                 before = time.monotonic()
                 await asyncio.sleep(0.001)
-                turns, slowest = turns + 1, max(slowest, time.monotonic() - before)
+                rounds, slowest = rounds + 1, max(slowest, time.monotonic() - before)
             with pytest.raises(lockfast.BackendError, match="stayed locked"):
                 await asking
         await client.close()
-        return turns, slowest
+        return rounds, slowest
 
-    turns, slowest = asyncio.run(scenario())
-    assert turns > 100
+    rounds, slowest = asyncio.run(scenario())
+    assert rounds > 100
     assert slowest < budget_for(6.0) / 2

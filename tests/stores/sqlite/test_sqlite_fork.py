@@ -1,6 +1,6 @@
 """fork: the child holds nothing, keeps nothing open, and never hangs; the parent goes on.
 
-Each scene plays in a process of its own, so that no thread of pytest is there when it forks.
+Each scenario runs in a separate process, so that no thread of pytest exists when it forks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import lockfast
 PATIENCE = 60.0
 Start = Callable[..., Any]
 
-# A child that hangs is ended by its alarm, and its status says so.
+# A child that hangs is ended by its alarm, which its exit status shows.
 FORKS = """
 def forked(work, limit=20):
     child = os.fork()
@@ -30,7 +30,7 @@ def forked(work, limit=20):
         try:
             code = int(work() or 0)
         except BaseException as error:
-            say("child raised", repr(error))
+            report("child raised", repr(error))
         finally:
             os._exit(code)
     return child
@@ -38,7 +38,7 @@ def status(child): return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
 
 
-def test_a_child_keeps_open_nothing_of_the_store(start: Start, url: str) -> None:
+def test_a_child_keeps_no_descriptor_of_the_store(start: Start, url: str) -> None:
     process = start(
         FORKS
         + """
@@ -49,13 +49,13 @@ while not client.inspect("n").waiters: time.sleep(0.01)
 def child():
     found = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
              if os.path.islink(f"/proc/self/fd/{fd}")]
-    say([one for one in found if "locks.db" in one or "socket:" in one])
-say(status(forked(child)))
-hold.release(); other.join(); say("parent goes on")
+    report([one for one in found if "locks.db" in one or "socket:" in one])
+report(status(forked(child)))
+hold.release(); other.join(); report("parent goes on")
 """,
         url,
     )
-    assert [process.said() for _ in range(3)] == ["[]", "0", "parent goes on"]
+    assert [process.line() for _ in range(3)] == ["[]", "0", "parent goes on"]
 
 
 def test_the_death_of_a_parent_is_noticed_although_its_child_lives(
@@ -67,21 +67,21 @@ def test_the_death_of_a_parent_is_noticed_although_its_child_lives(
 client = lockfast.connect(url); hold = client.lock("n").acquire()
 child = os.fork()
 if child == 0:
-    signal.alarm(60); say("child", os.getpid()); told(); os._exit(0)
+    signal.alarm(60); report("child", os.getpid()); read_line(); os._exit(0)
 signal.pause()
 """,
         url,
     )
-    assert parent.said().startswith("child")
+    assert parent.line().startswith("child")
     assert client.lock("n").try_acquire() is None
     parent.kill()
-    # The child still holds the pipes of its parent, so it is there; its turn ends with the test.
+    # The child still has the pipes of its parent open, so it is alive.
     hold = client.lock("n").try_acquire()
-    parent.tell("end")
+    parent.send("end")
     assert hold is not None
 
 
-def test_a_child_holds_nothing_and_its_end_releases_nothing(start: Start, url: str) -> None:
+def test_a_child_holds_nothing_and_its_exit_releases_nothing(start: Start, url: str) -> None:
     process = start(
         FORKS
         + """
@@ -91,17 +91,17 @@ def child():
     assert client.lock("n").try_acquire() is None
     with client.lock("own"): pass
     client.close()
-say(status(forked(child)), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
+report(status(forked(child)), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
 def exits():
     import atexit; atexit._run_exitfuncs()
-say(status(forked(exits)), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
-hold.release(); say("released")
+report(status(forked(exits)), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
+hold.release(); report("released")
 """,
         url,
     )
-    assert process.said() == "0 True True"
-    assert process.said() == "0 True True"
-    assert process.said() == "released"
+    assert process.line() == "0 True True"
+    assert process.line() == "0 True True"
+    assert process.line() == "released"
 
 
 def increment(client: lockfast.Client, counter: Path, times: int) -> None:
@@ -114,7 +114,7 @@ def increment(client: lockfast.Client, counter: Path, times: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("used_before", [True, False])
-def test_workers_of_multiprocessing_lock_with_the_client_they_inherited(
+def test_multiprocessing_workers_can_use_the_client_they_inherited(
     url: str, tmp_path: Path, used_before: bool
 ) -> None:
     counter = tmp_path / "counter"
@@ -151,18 +151,17 @@ def child():
 results = [status(forked(child)) for _ in range(100)]
 stop = True
 for thread in threads: thread.join(60)
-say(results.count(0), [one for one in results if one], [t.is_alive() for t in threads].count(True))
-say(client.names())
+alive = [thread.is_alive() for thread in threads].count(True)
+report(results.count(0), [one for one in results if one], alive)
+report(client.names())
 """,
         url,
     )
-    assert process.said() == "100 [] 0"
-    assert process.said() == "[]"
+    assert process.line() == "100 [] 0"
+    assert process.line() == "[]"
 
 
-def test_threads_that_fork_at_the_same_time_harm_neither_parent_nor_children(
-    start: Start, url: str
-) -> None:
+def test_concurrent_forks_harm_neither_parent_nor_children(start: Start, url: str) -> None:
     process = start(
         FORKS
         + """
@@ -187,16 +186,16 @@ until = time.monotonic() + 40
 for thread in forking: thread.join(max(until - time.monotonic(), 0))
 stop = True
 for thread in busies: thread.join(20)
-say(results.count(0), [one for one in results if one][:3], unraisable[:1])
-say([thread.is_alive() for thread in busies + forking].count(True)); os._exit(0)
+report(results.count(0), [one for one in results if one][:3], unraisable[:1])
+report([thread.is_alive() for thread in busies + forking].count(True)); os._exit(0)
 """,
         url,
     )
-    assert process.said(100) == "80 [] []"
-    assert process.said() == "0"
+    assert process.line(100) == "80 [] []"
+    assert process.line() == "0"
 
 
-def test_a_child_forked_while_another_thread_makes_the_default_client_never_hangs(
+def test_a_child_forked_while_another_thread_creates_the_default_client_never_hangs(
     start: Start, url: str
 ) -> None:
     process = start(
@@ -212,27 +211,27 @@ thread = threading.Thread(target=sync.default_client); thread.start(); inside.wa
 def child():
     sync.connect = connect
     with lockfast.lock("n", timeout=60): pass
-say(status(forked(child, 5))); go_on.set(); thread.join(60)
+report(status(forked(child, 5))); go_on.set(); thread.join(60)
 """,
         url,
     )
-    assert process.said() == "0"
+    assert process.line() == "0"
 
 
-def test_a_program_that_is_started_inherits_nothing(
+def test_a_subprocess_inherits_no_descriptor(
     start: Start, client: lockfast.Client, url: str
 ) -> None:
-    """subprocess does not run Python's hooks: what is open must close itself at exec."""
+    """subprocess does not run Python's fork hooks: descriptors must be close-on-exec."""
     parent = start(
         """
 import subprocess
 client = lockfast.connect(url); hold = client.lock("n").acquire()
 child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-say(child.pid); told()
+report(child.pid); read_line()
 """,
         url,
     )
-    child = int(parent.said())
+    child = int(parent.line())
     parent.kill()
     hold = client.lock("n").try_acquire()
     with open(f"/proc/{child}/cmdline") as shown:
@@ -241,10 +240,10 @@ say(child.pid); told()
     assert hold is not None
 
 
-def test_a_fork_in_c_that_told_nobody_before_leaves_the_child_with_nothing(
+def test_a_fork_in_c_without_a_hook_before_it_leaves_the_child_with_nothing(
     start: Start, url: str
 ) -> None:
-    """As uWSGI forks: Python hears of it in the child alone."""
+    """uWSGI forks like this: Python's hooks run in the child alone."""
     process = start(
         FORKS
         + """
@@ -259,9 +258,9 @@ if child == 0:
         with client.lock("own"): code = 0
     finally:
         os._exit(code)
-say(status(child), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
-hold.release(); say("released")
+report(status(child), hold.is_held, hold.fence == client.inspect("n").holders[0].fence)
+hold.release(); report("released")
 """,
         url,
     )
-    assert [process.said() for _ in range(2)] == ["0 True True", "released"]
+    assert [process.line() for _ in range(2)] == ["0 True True", "released"]

@@ -1,4 +1,4 @@
-"""Many names, many processes, many deaths: nothing is left behind, nothing breaks, all get on."""
+"""Load: many names, processes and crashes leave nothing behind, and all processes progress."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_twenty_thousand_names_leave_nothing_behind(client: lockfast.Client, pat
             sizes.append(size_on_disk(path))
     assert rows(path) == {"holds": 0, "waiters": 0, "store": 1}
     assert client.names() == []
-    assert sizes[-1] <= 1.5 * sizes[0]  # the log starts again when it is full
+    assert sizes[-1] <= 1.5 * sizes[0]  # SQLite reuses the log from the start when it is full
     assert client.statistics().held == 0
     ledger = client.core.ledger
     assert not ledger.by_owner and not ledger.kept and not ledger.waiting
 
 
-def test_names_that_were_held_together_leave_a_file_that_is_used_again(
+def test_the_space_of_names_held_at_the_same_time_is_reused(
     client: lockfast.Client, path: Path
 ) -> None:
     sizes = []
@@ -56,11 +56,11 @@ def test_names_that_were_held_together_leave_a_file_that_is_used_again(
     assert sizes[-1] <= 1.5 * max(sizes[0], 1_000_000)
 
 
-def test_leases_that_ran_out_unreleased_leave_nothing_behind(
+def test_expired_holds_that_were_never_released_leave_nothing_behind(
     client: lockfast.Client, path: Path
 ) -> None:
-    """`lease=5` and no release is how one says "at most once in 5 seconds" for each of a million
-    names; nobody ever asks for most of them again."""
+    """`lease=5` without a release means "at most once in 5 seconds". A program may do that for a
+    million names, and never use most of them again."""
     for number in range(5_000):
         client.lock(f"greeted:{number}", lease=0.01).acquire()
     time.sleep(0.1)
@@ -69,60 +69,60 @@ def test_leases_that_ran_out_unreleased_leave_nothing_behind(
 
 COUNT = """
 counter, times, fair = rest[0], int(rest[1]), rest[2] == "fair"
-client = lockfast.connect(url); say("ready"); told()
+client = lockfast.connect(url); report("ready"); read_line()
 for _ in range(times):
     with client.lock("counter", timeout=90, fair=fair) as hold:
         with open(counter) as file: number = int(file.read())
         with open(counter, "w") as file: file.write(str(number + 1))
         with open(counter + ".fences", "a") as file: print(hold.fence, file=file)
-say("done")
+report("done")
 """
 
 
 @pytest.mark.parametrize("fair", ["fair", "unfair"])
-def test_sixteen_processes_exclude_each_other_and_all_get_on(
+def test_sixteen_processes_exclude_each_other_and_all_finish(
     start: Start, url: str, path: Path, tmp_path: Path, fair: str
 ) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     workers = [start(COUNT, url, str(counter), "60", fair) for _ in range(16)]
     for worker in workers:
-        assert worker.said() == "ready"
+        assert worker.line() == "ready"
     for worker in workers:
-        worker.tell("go")
-    assert [worker.said(PATIENCE) for worker in workers] == ["done"] * 16
+        worker.send("go")
+    assert [worker.line(PATIENCE) for worker in workers] == ["done"] * 16
     assert counter.read_text() == str(16 * 60)
     fences = [int(line) for line in Path(f"{counter}.fences").read_text().split()]
     assert len(fences) == 16 * 60 and fences == sorted(set(fences))
     assert rows(path) == {"holds": 0, "waiters": 0, "store": 1}
 
 
-def test_many_processes_with_names_of_their_own_never_fail_for_the_others(
+def test_processes_with_different_names_never_fail_because_of_each_other(
     start: Start, url: str
 ) -> None:
-    """All that SQLite says when it is busy is waited for."""
+    """Every busy error of SQLite is retried."""
     workers = [
         start(
             """
-client = lockfast.connect(url); say("ready"); told(); fences = []
+client = lockfast.connect(url); report("ready"); read_line(); fences = []
 for number in range(300):
     with client.lock(f"own {os.getpid()} {number}", timeout=0) as hold: fences.append(hold.fence)
-say("done", client.names(f"own {os.getpid()}")); say(*fences)
+report("done", client.names(f"own {os.getpid()}")); report(*fences)
 """,
             url,
         )
         for _ in range(8)
     ]
     for worker in workers:
-        assert worker.said() == "ready"
+        assert worker.line() == "ready"
     for worker in workers:
-        worker.tell("go")
-    assert [worker.said(PATIENCE) for worker in workers] == ["done []"] * 8
-    fences = [fence for worker in workers for fence in worker.said().split()]
-    assert len(set(fences)) == len(fences) == 8 * 300  # no fence is given twice, for no two names
+        worker.send("go")
+    assert [worker.line(PATIENCE) for worker in workers] == ["done []"] * 8
+    fences = [fence for worker in workers for fence in worker.line().split()]
+    assert len(set(fences)) == len(fences) == 8 * 300  # fences are unique across names
 
 
-def test_a_hundred_processes_that_open_a_new_file_together_all_succeed(
+def test_a_hundred_processes_that_open_a_new_file_at_once_all_succeed(
     start: Start, url: str
 ) -> None:
     process = start(
@@ -136,16 +136,16 @@ for _ in range(100):
         try:
             with lockfast.connect(url).lock("n", timeout=60): code = 0
         except BaseException as error:
-            say(repr(error))
+            report(repr(error))
         finally:
             os._exit(code)
     children.append(child)
 os.close(write)
-say([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children].count(0))
+report([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children].count(0))
 """,
         url,
     )
-    assert process.said(PATIENCE) == "100"
+    assert process.line(PATIENCE) == "100"
 
 
 def test_a_hundred_writers_killed_at_any_instant_leave_a_sound_file_and_free_locks(
@@ -176,11 +176,11 @@ for number in range(100):
                 falls += hold.fence <= last.get(name, 0); last[name] = hold.fence; hold.release()
     with sqlite3.connect(url[9:], timeout=30) as file:
         unsound += file.execute("PRAGMA integrity_check").fetchall() != [("ok",)]
-say("unsound", unsound, "stuck", stuck, "falls", falls)
+report("unsound", unsound, "stuck", stuck, "falls", falls)
 """,
         url,
     )
-    assert process.said(PATIENCE) == "unsound 0 stuck 0 falls 0"
+    assert process.line(PATIENCE) == "unsound 0 stuck 0 falls 0"
     assert rows(path) == {"holds": 0, "waiters": 0, "store": 1}
     left = [one.name for one in path.with_name(path.name + ".d").iterdir()]
-    assert [name for name in left if name.endswith((".life", ".bell"))] == []
+    assert [name for name in left if name.endswith((".life", ".wake"))] == []

@@ -1,4 +1,4 @@
-"""Which file: URLs that are refused, the default place, and who may use it."""
+"""The location of the file: refused URLs, the default path, and its permissions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_url_without_three_slashes_or_with_more_after_the_path_is_refused(url:
         ("sqlite:///tmp/", "folder"),
     ],
 )
-def test_a_path_that_cannot_be_meant_is_refused_with_a_hint(url: str, hint: str) -> None:
+def test_an_implausible_path_is_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(lockfast.ConfigurationError, match=hint):
         lockfast.connect(url)
 
@@ -71,7 +71,7 @@ def test_two_spellings_of_one_path_are_one_store(tmp_path: Path) -> None:
         assert two.lock("n").try_acquire() is None
 
 
-def test_a_link_that_leads_to_itself_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_symlink_to_itself_is_an_error_that_names_it(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for path in (loop, loop / "locks.db"):
@@ -79,15 +79,15 @@ def test_a_link_that_leads_to_itself_is_an_error_that_names_it(tmp_path: Path) -
             lockfast.connect(f"sqlite://{path}").lock("n").acquire(timeout=5)
 
 
-# ---- the default place -----------------------------------------------------------------------
+# ---- the default path ------------------------------------------------------------------------
 
 
-def test_the_default_place_does_not_depend_on_the_environment(tmp_path: Path) -> None:
-    """A cron job and a shell must meet there."""
+def test_the_default_path_does_not_depend_on_the_environment(tmp_path: Path) -> None:
+    """A cron job and a shell must share the file."""
     bare = {"PYTHONPATH": SOURCE}
     private = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "TEMP", "XDG_RUNTIME_DIR")}
     private |= {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "USER": "x"}
-    places = {
+    paths = {
         subprocess.run(
             [sys.executable, "-c", SHOW_DEFAULT],
             env=environment,
@@ -98,13 +98,13 @@ def test_the_default_place_does_not_depend_on_the_environment(tmp_path: Path) ->
         ).stdout
         for environment, folder in ((bare, "/"), (bare | private, tmp_path))
     }
-    assert places == {f"{store.default_path()}\n".encode()}
+    assert paths == {f"{store.default_path()}\n".encode()}
     assert str(os.getuid()) in str(store.default_path())
 
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for /var/tmp."""
+    """A substitute for /var/tmp."""
     monkeypatch.setattr(store, "DEFAULT_PARENT", tmp_path)
     monkeypatch.delenv("LOCKFAST_URL", raising=False)
     return tmp_path
@@ -114,7 +114,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_default_folder_is_made_for_this_user_alone(parent: Path) -> None:
+def test_the_default_folder_is_created_for_this_user_alone(parent: Path) -> None:
     before = os.umask(0)
     try:
         with lockfast.connect() as client:
@@ -126,7 +126,7 @@ def test_the_default_folder_is_made_for_this_user_alone(parent: Path) -> None:
     assert (folder / "locks.db").exists()
 
 
-def test_a_default_folder_that_was_opened_to_others_is_shut_again(parent: Path) -> None:
+def test_a_default_folder_that_was_opened_to_others_is_made_private_again(parent: Path) -> None:
     folder = store.default_path().parent
     folder.mkdir()
     folder.chmod(0o777)
@@ -137,18 +137,18 @@ def test_a_default_folder_that_was_opened_to_others_is_shut_again(parent: Path) 
 
 def another_users_folder(folder: Path) -> None:
     if os.getuid() != 0:
-        pytest.skip("only root can give a folder to somebody else")
+        pytest.skip("only root can give a folder to another user")
     folder.mkdir(0o777)
     os.chown(folder, 65534, 65534)
 
 
-def a_link_to_a_folder_of_ours(folder: Path) -> None:
+def a_symlink_to_our_own_folder(folder: Path) -> None:
     target = folder.with_name("target")
     target.mkdir(0o700)
     folder.symlink_to(target)
 
 
-def a_link_to_nowhere(folder: Path) -> None:
+def a_dangling_symlink(folder: Path) -> None:
     folder.symlink_to(folder.with_name("nowhere"))
 
 
@@ -157,9 +157,9 @@ def a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "put", [another_users_folder, a_link_to_a_folder_of_ours, a_link_to_nowhere, a_file]
+    "put", [another_users_folder, a_symlink_to_our_own_folder, a_dangling_symlink, a_file]
 )
-def test_a_default_folder_that_somebody_else_could_have_put_there_is_refused(
+def test_a_default_folder_that_another_user_may_have_created_is_refused(
     parent: Path, put: Callable[[Path], None]
 ) -> None:
     put(store.default_path().parent)
@@ -173,26 +173,26 @@ def test_a_default_folder_that_somebody_else_could_have_put_there_is_refused(
 
 WAITER = """
 client = lockfast.connect(url); lock = client.lock("n")
-say("ready"); hold = lock.acquire(timeout=60); say(time.monotonic()); hold.release()
+report("ready"); hold = lock.acquire(timeout=60); report(time.monotonic()); hold.release()
 """
-# Without a bell a waiter would learn of its turn only by its refresh, after 1.5 s.
+# Without a wake-up the waiter would be served only at its refresh, after 1.5 s.
 PROMPT = 1.0
 
 
 def hand_over(start: Callable[..., Any], ours: str, theirs: str) -> float:
-    """How long a waiting process takes to get what we release."""
+    """The time that a waiting process takes to get the lock after its release."""
     with lockfast.connect(ours) as client:
         hold = client.lock("n").acquire(timeout=60)
         waiter = start(WAITER, theirs)
-        assert waiter.said() == "ready"
+        assert waiter.line() == "ready"
         until = time.monotonic() + 60
         while not client.inspect("n").waiters:
-            assert time.monotonic() < until, waiter.said(0)
+            assert time.monotonic() < until, waiter.line(0)
             time.sleep(0.005)
         time.sleep(0.1)
         began = time.monotonic()
         hold.release()
-        return float(waiter.said()) - began
+        return float(waiter.line()) - began
 
 
 def test_a_path_too_long_for_a_socket_still_wakes_other_processes(
@@ -206,24 +206,24 @@ def test_a_path_too_long_for_a_socket_still_wakes_other_processes(
 
 
 @pytest.mark.parametrize("length", [99, 100, 101, 106, 107, 108, 109])
-def test_a_path_of_the_very_length_of_the_limit_still_wakes(
+def test_a_path_around_the_length_limit_still_wakes_other_processes(
     start: Callable[..., Any], length: int
 ) -> None:
-    """Around the 108 bytes of a socket's address, whichever side the name falls on."""
-    wake_address = len("/locks.db.d/0123456789abcdef.bell")
+    """The address of a socket has 108 bytes."""
+    suffix = len("/locks.db.d/0123456789abcdef.wake")
     with tempfile.TemporaryDirectory(prefix="lf", dir="/tmp") as short:
-        folder = Path(short, "x" * (length - wake_address - len(short) - 1))
+        folder = Path(short, "x" * (length - suffix - len(short) - 1))
         folder.mkdir()
         url = f"sqlite://{folder}/locks.db"
         assert hand_over(start, url, url) < PROMPT
 
 
-def test_a_link_to_the_file_is_the_same_store_with_the_same_bells(
+def test_a_symlink_to_the_file_is_the_same_store_and_wakes_its_waiters(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "real").mkdir()
     with lockfast.connect(f"sqlite://{tmp_path}/real/locks.db") as client:
         client.lock("n").acquire().release()
-    link = tmp_path / "link.db"
-    link.symlink_to(tmp_path / "real" / "locks.db")
-    assert hand_over(start, f"sqlite://{tmp_path}/real/locks.db", f"sqlite://{link}") < PROMPT
+    symlink = tmp_path / "link.db"
+    symlink.symlink_to(tmp_path / "real" / "locks.db")
+    assert hand_over(start, f"sqlite://{tmp_path}/real/locks.db", f"sqlite://{symlink}") < PROMPT

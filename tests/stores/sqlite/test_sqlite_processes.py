@@ -1,4 +1,4 @@
-"""The processes that share the file: who died, who is only silent, and how they wake each other."""
+"""The processes that share the file: dead or only stopped, and how they wake each other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 import lockfast
 
 PATIENCE = 60.0
-# Far below the lease of 30 s, far above what a loaded machine adds to a refresh (1.5 s).
+# Well below the lease of 30 s, well above a refresh (1.5 s) on a loaded machine.
 SOON = 12.0
-# Without its bell a waiter would learn of its turn only by a refresh, 1.5 s after the last.
+# Without a wake-up the waiter would be served only at a refresh, 1.5 s after the last.
 PROMPT = 1.0
 Start = Callable[..., Any]
 Eventually = Callable[[Callable[[], object]], None]
@@ -26,48 +26,48 @@ Eventually = Callable[[Callable[[], object]], None]
 HOLDER = """
 client = lockfast.connect(url)
 hold = client.lock("n", lease=float(rest[0]) if rest else None, renew=True).acquire(timeout=60)
-say(hold.fence); told(); hold.release(); say("released"); told()
+report(hold.fence); read_line(); hold.release(); report("released"); read_line()
 """
 WAITER = """
 client = lockfast.connect(url)
-say("waits"); hold = client.lock("n").acquire(timeout=60); say(time.monotonic()); told()
+report("waits"); hold = client.lock("n").acquire(timeout=60); report(time.monotonic()); read_line()
 """
 
 
 def wake_addresses(path: Path) -> set[str]:
     folder = path.with_name(path.name + ".d")
     found = folder.iterdir() if folder.exists() else []
-    return {one.name for one in found if one.suffix in (".life", ".bell", ".new")}
+    return {one.name for one in found if one.suffix in (".life", ".wake", ".new")}
 
 
 # ---- life files ------------------------------------------------------------------------------
 
 
-def test_what_a_killed_process_held_is_free_at_once(
+def test_the_lock_of_a_killed_process_is_free_at_once(
     start: Start, client: lockfast.Client, url: str
 ) -> None:
     holder = start(HOLDER, url)
-    fence = int(holder.said())
+    fence = int(holder.line())
     assert client.lock("n").try_acquire() is None
     holder.kill()
     hold = client.lock("n").try_acquire()
     assert hold is not None and hold.fence > fence
 
 
-def test_what_a_killed_process_held_comes_to_the_waiter_long_before_the_lease_ends(
+def test_a_waiter_gets_the_lock_of_a_killed_process_long_before_the_lease_ends(
     start: Start, client: lockfast.Client, url: str, eventually: Eventually
 ) -> None:
     holder = start(HOLDER, url)
-    assert holder.said()
+    assert holder.line()
     waiter = start(WAITER, url)
-    assert waiter.said() == "waits"
+    assert waiter.line() == "waits"
     eventually(lambda: client.inspect("n").waiters)
     began = time.monotonic()
     holder.kill()
-    assert float(waiter.said()) - began < SOON
+    assert float(waiter.line()) - began < SOON
 
 
-def test_a_killed_waiter_is_passed_over_and_the_next_is_served(
+def test_a_killed_waiter_is_skipped_and_the_next_is_served(
     start: Start, client: lockfast.Client, url: str, eventually: Eventually
 ) -> None:
     hold = client.lock("n").acquire()
@@ -76,22 +76,22 @@ def test_a_killed_waiter_is_passed_over_and_the_next_is_served(
     alive = start(WAITER, url)
     eventually(lambda: len(client.inspect("n").waiters) == 2)
     dead.kill()
-    assert alive.said() == "waits"
+    assert alive.line() == "waits"
     began = time.monotonic()
     hold.release()
-    assert float(alive.said()) - began < PROMPT
+    assert float(alive.line()) - began < PROMPT
 
 
 def test_a_process_that_is_only_stopped_is_not_dead(
     start: Start, client: lockfast.Client, url: str
 ) -> None:
     holder = start(HOLDER, url)
-    assert holder.said()
+    assert holder.line()
     holder.signal(signal.SIGSTOP)
     assert client.lock("n").try_acquire() is None
     holder.signal(signal.SIGCONT)
-    holder.tell("release")
-    assert holder.said() == "released"
+    holder.send("release")
+    assert holder.line() == "released"
 
 
 def test_a_missing_life_file_proves_nothing_and_the_lease_decides(
@@ -100,29 +100,29 @@ def test_a_missing_life_file_proves_nothing_and_the_lease_decides(
     client.lock("other").acquire().release()
     ours = wake_addresses(path)
     holder = start(HOLDER, url, "3")
-    assert holder.said()
+    assert holder.line()
     for name in wake_addresses(path) - ours:
         path.with_name(path.name + ".d").joinpath(name).unlink()
-    assert client.lock("n").try_acquire() is None  # its holder lives, and nothing says otherwise
+    assert client.lock("n").try_acquire() is None  # its holder is alive
     holder.kill()
-    assert client.lock("n").try_acquire() is None  # nor does anything say that it died
+    assert client.lock("n").try_acquire() is None  # its death cannot be detected
     assert client.lock("n").acquire(timeout=PATIENCE).is_held
 
 
 def test_a_detached_hold_outlives_its_process(
     start: Start, client: lockfast.Client, url: str
 ) -> None:
-    giver = start("say(lockfast.connect(url).lock('n').acquire().detach()); told()", url)
-    text = giver.said()
+    giver = start("report(lockfast.connect(url).lock('n').acquire().detach()); read_line()", url)
+    text = giver.line()
     giver.kill()
     assert client.lock("n").try_acquire() is None
     client.attach("n", text).release()
 
 
-def test_the_files_of_dead_processes_are_taken_away(start: Start, url: str, path: Path) -> None:
+def test_the_files_of_dead_processes_are_removed(start: Start, url: str, path: Path) -> None:
     dead = [start(HOLDER.replace('"n"', f'"n{number}"'), url) for number in range(4)]
     for process in dead:
-        assert process.said()
+        assert process.line()
     assert len(wake_addresses(path)) >= 4
     for process in dead:
         process.kill()
@@ -132,16 +132,16 @@ def test_the_files_of_dead_processes_are_taken_away(start: Start, url: str, path
     assert wake_addresses(path) == set()
 
 
-def test_a_process_that_ends_in_good_order_leaves_nothing(
+def test_a_process_that_exits_normally_leaves_nothing(
     start: Start, client: lockfast.Client, url: str
 ) -> None:
-    process = start("hold = lockfast.connect(url).lock('n').acquire(); say('holds')", url)
-    assert process.said() == "holds"
+    process = start("hold = lockfast.connect(url).lock('n').acquire(); report('holds')", url)
+    assert process.line() == "holds"
     assert process.ended() == 0
     assert client.names() == []
 
 
-def test_closing_a_client_takes_its_home_away(url: str, path: Path) -> None:
+def test_closing_a_client_removes_its_files(url: str, path: Path) -> None:
     client = lockfast.connect(url)
     client.lock("n").acquire()
     assert wake_addresses(path)
@@ -149,26 +149,27 @@ def test_closing_a_client_takes_its_home_away(url: str, path: Path) -> None:
     assert wake_addresses(path) == set()
 
 
-def test_more_living_processes_than_are_looked_at_do_not_hide_the_dead(
+def test_more_live_processes_than_are_checked_at_once_do_not_hide_the_dead(
     start: Start, url: str, path: Path
 ) -> None:
-    """The dead are looked for among a bounded number of homes, yet all are found in the end."""
+    """Each search for dead processes checks a bounded number of files, yet all are found in the
+    end."""
     code = """
 clients = [lockfast.connect(url) for _ in range(130)]
 for client in clients: client.lock("alive").acquire(timeout=60).release()
-say("many"); told()
+report("many"); read_line()
 """
-    crowds = [start(code, url) for _ in range(3)]
-    for crowd in crowds:
-        assert crowd.said() == "many"
-    crowds[1].kill()
+    processes = [start(code, url) for _ in range(3)]
+    for process in processes:
+        assert process.line() == "many"
+    processes[1].kill()
     for _ in range(20):
         with lockfast.connect(url) as client:
             client.names()
     assert len([name for name in wake_addresses(path) if name.endswith(".life")]) == 260
 
 
-# ---- bells -----------------------------------------------------------------------------------
+# ---- wake-ups --------------------------------------------------------------------------------
 
 
 def test_a_release_wakes_the_waiter_of_another_process(
@@ -180,71 +181,71 @@ def test_a_release_wakes_the_waiter_of_another_process(
     time.sleep(0.1)
     began = time.monotonic()
     hold.release()
-    assert waiter.said() == "waits"
-    assert float(waiter.said()) - began < PROMPT
+    assert waiter.line() == "waits"
+    assert float(waiter.line()) - began < PROMPT
 
 
 def test_the_first_waiter_of_a_process_is_woken_although_its_keeper_sleeps_already(
     start: Start, client: lockfast.Client, url: str, eventually: Eventually
 ) -> None:
-    """Its bell is hung up when it first waits; a keeper that sleeps until it has to renew
-    something else must hear it nevertheless."""
+    """The process opens its socket when it first waits; a keeper that already sleeps until its next
+    renewal must listen to that socket nevertheless."""
     hold = client.lock("n").acquire()
     waiter = start(
         "client = lockfast.connect(url); mine = client.lock('mine', lease=4.2, renew=True)\n"
         "mine.acquire(); time.sleep(0.2)\n"  # the keeper sleeps until 1.4 s
-        "hold = client.lock('n').acquire(timeout=60); say(time.monotonic())",
+        "hold = client.lock('n').acquire(timeout=60); report(time.monotonic())",
         url,
     )
     eventually(lambda: client.inspect("n").waiters)
     began = time.monotonic()
     hold.release()
-    assert float(waiter.said()) - began < PROMPT / 2
+    assert float(waiter.line()) - began < PROMPT / 2
 
 
-def test_a_bell_that_is_lost_costs_a_refresh_and_not_the_turn(
+def test_a_lost_wakeup_costs_a_refresh_and_not_the_lock(
     start: Start, client: lockfast.Client, url: str, path: Path, eventually: Eventually
 ) -> None:
     hold = client.lock("n").acquire()
     waiter = start(WAITER, url)
     eventually(lambda: client.inspect("n").waiters)
-    for bell in path.with_name(path.name + ".d").glob("*.bell"):
-        bell.unlink()
+    for wake_socket in path.with_name(path.name + ".d").glob("*.wake"):
+        wake_socket.unlink()
     began = time.monotonic()
     hold.release()
-    assert waiter.said() == "waits"
-    assert float(waiter.said()) - began < SOON
+    assert waiter.line() == "waits"
+    assert float(waiter.line()) - began < SOON
 
 
-def test_a_long_lived_process_hears_again_after_its_folder_was_cleaned_away(
+def test_a_long_lived_process_is_woken_again_after_its_files_were_deleted(
     start: Start, client: lockfast.Client, url: str, path: Path, eventually: Eventually
 ) -> None:
-    """As a cleaner of old temporary files does with a process that lives for weeks."""
+    """A cleaner of old temporary files does that to a process that runs for weeks."""
     waiter = start(
-        "from lockfast.stores.sqlite import peers; peers.LOOK_EVERY = 0.05\n"
+        "from lockfast.stores.sqlite import peers; peers.CHECK_INTERVAL = 0.05\n"
         "client = lockfast.connect(url)\n"
-        "while told() == 'wait':\n"
-        "    hold = client.lock('n').acquire(timeout=60); say(time.monotonic()); hold.release()",
+        "while read_line() == 'wait':\n"
+        "    hold = client.lock('n').acquire(timeout=60); report(time.monotonic()); hold.release()",
         url,
     )
 
     def hand_over() -> float:
         hold = client.lock("n").acquire(timeout=PATIENCE)
-        waiter.tell("wait")
+        waiter.send("wait")
         eventually(lambda: client.inspect("n").waiters)
         time.sleep(0.1)
         began = time.monotonic()
         hold.release()
-        return float(waiter.said()) - began
+        return float(waiter.line()) - began
 
     assert hand_over() < PROMPT
     for name in wake_addresses(path):
         path.with_name(path.name + ".d").joinpath(name).unlink()
-    hand_over()  # may still be slow: this is when it can be noticed
+    hand_over()  # may still be slow: the process notices the deletion here
     assert hand_over() < PROMPT
 
 
-def test_nonsense_on_the_bell_wakes_nobody_and_ends_no_keeper(
+def test_malformed_wakeups_wake_no_waiter_and_end_no_keeper(
     client: lockfast.Client, url: str, path: Path, eventually: Eventually
 ) -> None:
     got: list[int] = []
@@ -252,12 +253,12 @@ def test_nonsense_on_the_bell_wakes_nobody_and_ends_no_keeper(
         hold = other.lock("n").acquire()
         thread = threading.Thread(target=lambda: got.append(client.lock("n").acquire().fence))
         thread.start()
-        eventually(lambda: list(path.with_name(path.name + ".d").glob("*.bell")))
+        eventually(lambda: list(path.with_name(path.name + ".d").glob("*.wake")))
         eventually(lambda: other.inspect("n").waiters)
-        (bell,) = path.with_name(path.name + ".d").glob("*.bell")
+        (wake_socket,) = path.with_name(path.name + ".d").glob("*.wake")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             for message in (b"", b"\xff\xfe", b"x 1 y", b"x y", b"a b c d", b"x nan 1", b"-" * 511):
-                sender.sendto(message, str(bell))
+                sender.sendto(message, str(wake_socket))
         time.sleep(0.2)
         assert got == []
         hold.release()
@@ -265,7 +266,7 @@ def test_nonsense_on_the_bell_wakes_nobody_and_ends_no_keeper(
     assert len(got) == 1
 
 
-# ---- waiting costs nothing, and is given up without a trace ----------------------------------
+# ---- waiting costs nothing, and leaves no trace ----------------------------------------------
 
 
 def cpu_seconds(pid: int) -> float:
@@ -274,7 +275,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads"])
-def test_twenty_idle_waiters_cost_next_to_no_time_of_the_processor(
+def test_twenty_idle_waiters_use_almost_no_cpu_time(
     start: Start, client: lockfast.Client, url: str, eventually: Eventually, kind: str
 ) -> None:
     hold = client.lock("n").acquire()
@@ -297,7 +298,9 @@ for _ in range(20): threading.Thread(target=wait).start()
     time.sleep(3.0)
     spent = sum(cpu_seconds(waiter.pid) for waiter in waiters) - before
     assert len(client.inspect("n").waiters) == 20
-    assert spent < 0.3  # of 3 s, for all twenty; one that polls every millisecond takes more alone
+    assert (
+        spent < 0.3
+    )  # of 3 s, for all twenty; a single one that polls every millisecond uses more
     hold.release()
 
 
@@ -312,13 +315,14 @@ while True:
     try:
         client.lock("n").acquire()
     except KeyboardInterrupt:
-        say("interrupted", len(client.inspect("n").waiters), client.statistics().waiting); told()
+        report("interrupted", len(client.inspect("n").waiters), client.statistics().waiting)
+        read_line()
 """,
         url,
     )
     for _ in range(10):
         eventually(lambda: client.inspect("n").waiters)
         waiter.signal(signal.SIGINT)
-        assert waiter.said() == "interrupted 0 0"
+        assert waiter.line() == "interrupted 0 0"
         assert client.inspect("n").waiters == ()
-        waiter.tell("again")
+        waiter.send("again")

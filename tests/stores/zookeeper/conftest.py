@@ -1,5 +1,4 @@
-"""Clients of both APIs on real ZooKeepers, with a bad network between them where a test wants
-one."""
+"""Clients of both APIs on real ZooKeeper servers, behind a fault proxy where a test needs one."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import pytest
 from zookeeper_nodes import SESSION, Networks, with_session
 
 from both_apis import APIS, Agent, fixtures
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +20,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def _make(api: str, url: str, session: float = SESSION, **terms: Any) -> Agent:
-    """With a short session."""
+    """A client with a short session."""
     return APIS[api](with_session(url, session), **{"lease": session} | terms)
 
 
@@ -30,20 +29,20 @@ agents, agent, api, name = fixtures(_make)
 
 @pytest.fixture
 def network(zookeeper_server: Any) -> Iterator[FaultProxy]:
-    """A bad network before the server of all tests."""
+    """A fault proxy in front of the shared server."""
     with FaultProxy(("127.0.0.1", zookeeper_server.port)) as network:
         yield network
 
 
 @pytest.fixture
-def far(network: FaultProxy) -> str:
-    """The server of all tests, behind that network."""
+def proxied_url(network: FaultProxy) -> str:
+    """The URL of the shared server through the fault proxy."""
     return f"zookeeper://127.0.0.1:{network.port}"
 
 
 @pytest.fixture(scope="module")
 def shared_three(zookeeper_server: Any) -> Iterator[Any]:
-    """Three that vote, for one module; wherever there can be one for all."""
+    """An ensemble of three servers for one module; skipped where `zookeeper_server` is."""
     from lab.servers.zookeeper_server import ZooKeepers
 
     with ZooKeepers(3) as group:
@@ -52,7 +51,8 @@ def shared_three(zookeeper_server: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def three(shared_three: Any) -> Iterator[Any]:
-    """Three that vote. A test may kill, stop and pause them: they run again after it."""
+    """An ensemble of three servers. A test may kill, stop and pause them: they run again after
+    it."""
     yield shared_three
     for node in shared_three.nodes:
         if node.is_running:
@@ -64,7 +64,7 @@ def three(shared_three: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def networks(three: Any) -> Iterator[Networks]:
-    """A bad network before each of the three."""
+    """A fault proxy in front of each of the three."""
     networks = Networks(three.nodes)
     yield networks
     networks.close()

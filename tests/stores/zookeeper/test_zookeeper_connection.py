@@ -1,5 +1,5 @@
-"""Requests that their askers write by themselves, on the one connection of a session: what the
-kernel does not take, what is interrupted, and answers that nobody asked for."""
+"""Requests that callers write themselves on the one connection of a session: partial writes,
+interrupted writes, and unexpected answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zookeeper_nodes import nodes
 
 import lockfast
 from both_apis import PATIENCE, took, until
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def connection(client: lockfast.Client) -> Any:
     return client.store._session._client._connection  # type: ignore[attr-defined]
 
 
-def test_what_the_kernel_does_not_take_at_once_arrives_in_order(
+def test_a_request_that_the_kernel_accepts_in_parts_arrives_in_order(
     client: lockfast.Client, zookeeper_server: Any, name: str
 ) -> None:
     line = connection(client)
@@ -42,7 +42,7 @@ def test_what_the_kernel_does_not_take_at_once_arrives_in_order(
         send_rest(timeout)
 
     line._send_rest = seen
-    # A long way, or the server reads as fast as we write.
+    # Long names, or the server reads as fast as the client writes.
     names = [f"{name}-{number:03d}-{'x' * 150}" for number in range(400)]
     errors: list[BaseException] = []
 
@@ -54,55 +54,55 @@ def test_what_the_kernel_does_not_take_at_once_arrives_in_order(
         except BaseException as error:
             errors.append(error)
 
-    crowd = [threading.Thread(target=others) for _ in range(3)]
-    for thread in crowd:
+    contenders = [threading.Thread(target=others) for _ in range(3)]
+    for thread in contenders:
         thread.start()
     with client.multi_lock(*names, timeout=PATIENCE):
         assert len(nodes(zookeeper_server, f"{name}-0")) == 100
-    for thread in crowd:
+    for thread in contenders:
         thread.join(PATIENCE)
-    assert rests, "the kernel took it all: the test tests nothing"
+    assert rests, "the kernel accepted everything: the test tests nothing"
     assert not errors and not nodes(zookeeper_server, name)
 
 
 @pytest.mark.parametrize("moment", ["before", "within", "after"])
-def test_an_interrupt_while_a_request_is_written_costs_no_session_and_leaves_nothing(
+def test_an_interrupted_write_keeps_the_session_and_leaves_no_node(
     client: lockfast.Client, zookeeper_server: Any, name: str, moment: str
 ) -> None:
-    """Ctrl-C: whether the server will read it is unknown."""
+    """On Ctrl-C it is unknown whether the server will read the request."""
     line, session = connection(client), client.store._session  # type: ignore[attr-defined]
     other = client.lock(f"{name}-other").acquire()
     was = session.id
-    put: Callable[[bytearray], None] = line._put
+    put: Callable[[bytearray], None] = line._write_or_queue
 
-    def interrupted(said: bytearray) -> None:
-        if b"__once" not in said:
-            put(said)
+    def interrupted(data: bytearray) -> None:
+        if b"__once" not in data:
+            put(data)
             return
-        line._put = put
-        part = {"before": 0, "within": len(said) // 3, "after": len(said)}[moment]
-        line._socket.send(said[:part])
+        line._write_or_queue = put
+        part = {"before": 0, "within": len(data) // 3, "after": len(data)}[moment]
+        line._socket.send(data[:part])
         raise KeyboardInterrupt
 
-    line._put = interrupted
+    line._write_or_queue = interrupted
     wire = line._socket
     with pytest.raises(KeyboardInterrupt):
         client.lock(f"{name}__once").acquire()
     with pytest.raises(OSError):
-        wire.send(b"what would be read as a part of that request")
+        wire.send(b"the server would take this for a part of the request")
     until(lambda: not nodes(zookeeper_server, f"{name}__once"))
     with client.lock(f"{name}__once", timeout=PATIENCE):
         assert session.id == was and other.is_held
     other.release()
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection_and_not_the_session(
+def test_an_unexpected_answer_ends_the_connection_and_not_the_session(
     client: lockfast.Client, zookeeper_server: Any, name: str
 ) -> None:
     hold = client.lock(f"{name}-mine").acquire()
     session = client.store._session  # type: ignore[attr-defined]
     was = session.id
-    # As if a request had got lost on the way: the next answer is another's.
+    # As if a request had been lost on the way: the next answer belongs to another one.
     session._client._pending.append((PingInstance, None, 77))
     with client.lock(f"{name}-next", timeout=PATIENCE):
         assert len(nodes(zookeeper_server, f"{name}-next")) == 1
@@ -112,7 +112,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection_and_not_the_session
     assert not nodes(zookeeper_server, name)
 
 
-def test_a_server_that_does_not_answer_goodbye_leaves_no_socket_open(
+def test_a_server_that_does_not_answer_the_close_request_leaves_no_socket_open(
     zookeeper_server: Any, name: str
 ) -> None:
     with FaultProxy(("127.0.0.1", zookeeper_server.port)) as network:
@@ -123,6 +123,6 @@ def test_a_server_that_does_not_answer_goodbye_leaves_no_socket_open(
         network.freeze()
         with took() as time_of:
             client.close()
-        assert time_of.seconds < 3.0 and line._read_sock is not None, "it waited, or was answered"
+        assert time_of.seconds < 3.0 and line._read_sock is not None, "close waited or was answered"
         network.thaw()
         until(lambda: all(one.fileno() == -1 for one in sockets))

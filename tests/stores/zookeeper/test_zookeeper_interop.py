@@ -1,5 +1,5 @@
-"""Beside the locks of others on one path: kazoo's Lock, and nodes as Curator names them. They
-exclude each other in both directions, in the order of arrival."""
+"""Interoperation on one path with kazoo's Lock and with nodes named like Curator's. They exclude
+each other in both directions, in arrival order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kazoo(zookeeper_server: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def path(agent: Make, zookeeper_server: Any, name: str) -> str:
-    """Where lockfast keeps the nodes of this name in kazoo's layout."""
+    """The path of this name's nodes in kazoo's layout."""
     mine = agent(zookeeper_server.url)
     hold = mine.do(lambda client: client.lock(name, layout="kazoo").acquire())
     (node,) = nodes(zookeeper_server, name)
@@ -42,7 +42,7 @@ def wait_of(agent: Agent, name: str) -> Any:
 
 
 class Theirs:
-    """kazoo's Lock, acquired in a thread."""
+    """A kazoo Lock that a thread acquires."""
 
     def __init__(self, kazoo: Any, path: str, identifier: str = "them") -> None:
         self.lock = kazoo.Lock(path, identifier)
@@ -54,10 +54,10 @@ class Theirs:
             if self.lock.acquire(timeout=PATIENCE):
                 self.got.set()
         except KazooException:
-            pass  # the test is over, and found that it was not served
+            pass  # the test is over and has failed already
 
 
-def test_who_waits_for_kazoos_lock_gets_it_when_it_is_released(
+def test_a_waiter_for_kazoos_lock_gets_it_when_it_is_released(
     agent: Make, zookeeper_server: Any, kazoo: Any, path: str, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)
@@ -65,7 +65,7 @@ def test_who_waits_for_kazoos_lock_gets_it_when_it_is_released(
     assert lock.acquire(timeout=PATIENCE)
     ours = mine.client.lock(name, layout="kazoo")
     assert mine.do(lambda client: ours.try_acquire()) is None
-    assert len(nodes(zookeeper_server, name)) == 1, "a try leaves no place"
+    assert len(nodes(zookeeper_server, name)) == 1, "a failed try_acquire left a node"
     with pytest.raises(AcquireTimeout, match="their worker"):
         mine.do(lambda client: ours.acquire(timeout=0.2))
     assert mine.do(lambda client: ours.locked())
@@ -97,7 +97,7 @@ def test_kazoos_lock_waits_for_ours(
     theirs.lock.release()
 
 
-def test_a_mixed_queue_is_served_in_the_order_of_arrival(
+def test_a_mixed_queue_is_served_in_arrival_order(
     agent: Make, zookeeper_server: Any, kazoo: Any, path: str, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)
@@ -126,10 +126,10 @@ def test_a_mixed_queue_is_served_in_the_order_of_arrival(
     assert not nodes(zookeeper_server, name)
 
 
-def test_one_of_kazoos_that_leaves_the_queue_is_passed_over(
+def test_a_kazoo_waiter_that_leaves_the_queue_is_skipped(
     agent: Make, zookeeper_server: Any, kazoo: Any, path: str, name: str
 ) -> None:
-    """Whom we watched is gone, and it is not our turn."""
+    """The watched node is gone, but an earlier one still holds the lock."""
     mine, other = agent(zookeeper_server.url), agent(zookeeper_server.url)
     hold = mine.do(lambda client: client.lock(name, layout="kazoo").acquire())
 
@@ -149,7 +149,7 @@ def test_one_of_kazoos_that_leaves_the_queue_is_passed_over(
     assert waits.result(PATIENCE).is_held
 
 
-def test_nodes_as_curator_names_them_hold_and_wait_like_all_others(
+def test_nodes_named_like_curators_hold_and_wait_like_all_others(
     agent: Make, zookeeper_server: Any, kazoo: Any, path: str, name: str
 ) -> None:
     def curator() -> str:
@@ -161,7 +161,7 @@ def test_nodes_as_curator_names_them_hold_and_wait_like_all_others(
     assert mine.do(lambda client: client.lock(name, layout="kazoo").try_acquire()) is None
     waits = [wait_of(mine, name)]
     until(lambda: len(nodes(zookeeper_server, name)) == 2)
-    stands = curator()
+    position = curator()
     waits.append(wait_of(mine, name))
     until(lambda: len(nodes(zookeeper_server, name)) == 4)
     time.sleep(0.2)
@@ -170,14 +170,14 @@ def test_nodes_as_curator_names_them_hold_and_wait_like_all_others(
     hold = waits[0].result(PATIENCE)
     mine.do(lambda client: hold.release())
     time.sleep(0.3)
-    assert not waits[1].done(), "Curator's turn"
-    kazoo.delete(stands)
+    assert not waits[1].done(), "Curator's node is first"
+    kazoo.delete(position)
     later = waits[1].result(PATIENCE)
     assert later.is_held and later.fence > hold.fence
     mine.do(lambda client: later.release())
 
 
-def test_a_crowd_of_both_never_has_two_inside(
+def test_contending_clients_of_both_kinds_exclude_each_other(
     agent: Make, zookeeper_server: Any, kazoo: Any, path: str, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)

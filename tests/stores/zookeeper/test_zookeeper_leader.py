@@ -1,5 +1,5 @@
-"""Three that vote, and the one who leads is killed, or the one that a client is connected to: holds
-and places survive it, nobody overlaps, fences grow."""
+"""An ensemble of three whose leader is killed, or the server that a client is connected to: holds
+and queue positions survive, no two clients hold at once, and fences grow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from both_apis import PATIENCE, Agent, until
 from lockfast import AcquireTimeout, BackendError, HoldLost
 
 Make = Callable[..., Agent]
-LONG = 40.0  # for a vote on a busy machine, and then some
-CALM = 8.0  # a session that outlives a vote
+LONG = 40.0  # seconds for an election on a busy machine, with a margin
+CALM = 8.0  # a session that outlives an election
 
 
 def waiting(agent: Agent, number: int = 1) -> None:
@@ -24,15 +24,17 @@ def waiting(agent: Agent, number: int = 1) -> None:
 
 
 def renewed(agent: Agent) -> None:
-    """It has been heard of since."""
+    """Wait until the client has renewed its holds once more."""
     before = agent.client.statistics().renewals
     until(lambda: agent.client.statistics().renewals > before, LONG)
 
 
-def test_a_killed_leader_costs_no_hold_and_no_place(agent: Make, three: Any, name: str) -> None:
+def test_a_killed_leader_costs_no_hold_and_no_queue_position(
+    agent: Make, three: Any, name: str
+) -> None:
     mine, other, third = (agent(three.url, session=CALM) for _ in range(3))
-    told: list[int] = []
-    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: told.append(1)).acquire())
+    losses: list[int] = []
+    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: losses.append(1)).acquire())
     waits = []
     for number, one in enumerate((other, third), 2):
         waits.append(one.later(lambda client: client.lock(name).acquire(timeout=LONG)))
@@ -41,7 +43,7 @@ def test_a_killed_leader_costs_no_hold_and_no_place(agent: Make, three: Any, nam
     three.leader().kill()
     three.settle()
     renewed(mine)
-    assert hold.is_held and not told and not any(wait.done() for wait in waits)
+    assert hold.is_held and not losses and not any(wait.done() for wait in waits)
     assert nodes(three, name) == before
     mine.do(lambda client: hold.release())
     later = waits[0].result(LONG)
@@ -50,7 +52,7 @@ def test_a_killed_leader_costs_no_hold_and_no_place(agent: Make, three: Any, nam
     assert waits[1].result(LONG).fence > later.fence
 
 
-def test_who_asks_while_there_is_no_leader_is_served_within_its_time(
+def test_a_caller_without_a_leader_is_served_within_its_timeout(
     agent: Make, three: Any, name: str
 ) -> None:
     mine = agent(three.url, session=CALM)
@@ -62,7 +64,7 @@ def test_who_asks_while_there_is_no_leader_is_served_within_its_time(
     while hold is None and time.monotonic() < until_then:
         try:
             hold = mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
-        except BackendError as error:  # said to be unknown, and may be tried again
+        except BackendError as error:  # the outcome is unknown, and the call may be retried
             assert error.transient
     assert hold is not None and hold.fence > first.fence
     (node,) = nodes(three, name)
@@ -84,7 +86,7 @@ def test_a_release_while_there_is_no_leader_is_done_in_the_end_and_serves_the_ne
             mine.do(lambda client: hold.release())
             break
         except HoldLost:
-            break  # it was told so, and not that it was released
+            break  # reported as lost, not as released
         except BackendError:
             continue  # unknown, and can be retried
     assert not hold.is_held
@@ -92,18 +94,20 @@ def test_a_release_while_there_is_no_leader_is_done_in_the_end_and_serves_the_ne
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_who_loses_its_own_server_goes_to_another_and_keeps_what_it_holds(
+def test_a_client_that_loses_its_server_goes_to_another_and_keeps_its_holds(
     agent: Make, three: Any, name: str, how: str
 ) -> None:
     mine, other = agent(three.url, session=CALM), agent(three.url, session=CALM)
     hold = mine.do(lambda client: client.lock(name).acquire())
     (node,) = nodes(three, name)
-    wake_address = next(server for server in three.nodes if hex(node.session) in server.say("cons"))
-    getattr(wake_address, how)()
+    own_server = next(
+        server for server in three.nodes if hex(node.session) in server.command("cons")
+    )
+    getattr(own_server, how)()
     renewed(mine)
     assert hold.is_held
     if how == "pause":
-        wake_address.resume()
+        own_server.resume()
         three.settle()
     waits = other.later(lambda client: client.lock(name).acquire(timeout=LONG))
     time.sleep(0.5)
@@ -113,7 +117,7 @@ def test_who_loses_its_own_server_goes_to_another_and_keeps_what_it_holds(
 
 
 def when_reached(agent: Any, call: Any) -> Any:
-    """What it answers, as soon as it has found its way back to a server that has just started."""
+    """The result of the call, once the client is connected to a server that has just started."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -124,14 +128,16 @@ def when_reached(agent: Any, call: Any) -> Any:
             time.sleep(0.1)
 
 
-def test_without_a_majority_belief_ends_on_time_and_nobody_gets_it(
+def test_without_a_majority_a_hold_ends_on_time_and_no_client_gets_it(
     agent: Make, three: Any, name: str
 ) -> None:
-    # Its lease is longer: what ends is the session.
+    # The lease is longer than the session, so the session ends first.
     mine, other = agent(three.url, lease=30), agent(three.url)
-    told: list[float] = []
+    losses: list[float] = []
     hold = mine.do(
-        lambda client: client.lock(name, on_lost=lambda h: told.append(time.monotonic())).acquire()
+        lambda client: client.lock(
+            name, on_lost=lambda h: losses.append(time.monotonic())
+        ).acquire()
     )
     for node in three.followers():
         node.kill()
@@ -139,21 +145,21 @@ def test_without_a_majority_belief_ends_on_time_and_nobody_gets_it(
     until(lambda: not hold.is_held, SESSION + 2 * TICK)
     with pytest.raises((BackendError, AcquireTimeout)):
         other.do(lambda client: client.lock(name).acquire(timeout=0.3))
-    until(lambda: told)
-    assert told[0] - began < SESSION + 4 * TICK
+    until(lambda: losses)
+    assert losses[0] - began < SESSION + 4 * TICK
     for node in three.nodes:
         if not node.is_running:
             node.start()
     three.settle()
     later = when_reached(other, lambda client: client.lock(name).acquire(timeout=PATIENCE))
-    assert later.fence > hold.fence and not hold.is_held and len(told) == 1
+    assert later.fence > hold.fence and not hold.is_held and len(losses) == 1
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
     assert later.is_held
     other.do(lambda client: later.release())
 
 
-def test_who_is_cut_off_from_all_three_believes_no_more_before_another_gets_it(
+def test_a_hold_cut_off_from_all_three_servers_ends_before_another_client_gets_the_lock(
     agent: Make, three: Any, networks: Networks, name: str
 ) -> None:
     mine, other = agent(networks.url, lease=30), agent(three.url)
@@ -162,12 +168,12 @@ def test_who_is_cut_off_from_all_three_believes_no_more_before_another_gets_it(
     waiting(other)
     last = [0.0]
 
-    def look() -> None:
+    def list_nodes() -> None:
         while hold.is_held:
             last[0] = time.monotonic()
             time.sleep(0.001)
 
-    looks = threading.Thread(target=look, daemon=True)
+    looks = threading.Thread(target=list_nodes, daemon=True)
     looks.start()
     networks.all("freeze")
     later = waits.result(LONG)
@@ -179,10 +185,10 @@ def test_who_is_cut_off_from_all_three_believes_no_more_before_another_gets_it(
     assert later.is_held and nodes(three, name)[0].czxid == later.fence
 
 
-def test_while_leaders_are_killed_one_after_another_nobody_overlaps_and_fences_grow(
+def test_holds_never_overlap_and_fences_grow_while_leaders_are_killed(
     agents: Make, three: Any, name: str
 ) -> None:
-    """Four who come and go; the resource between them notes who is inside."""
+    """Four clients contend; the shared lists record which of them are inside."""
     inside: list[int] = []
     seen: list[int] = []
     wrong: list[str] = []
@@ -205,10 +211,10 @@ def test_while_leaders_are_killed_one_after_another_nobody_overlaps_and_fences_g
             try:
                 hold.release()
             except (HoldLost, BackendError):
-                pass  # told, and that is all that is promised here
+                pass  # reported, and no more is promised here
 
-    crowd = [agents("blocking", three.url, session=CALM) for _ in range(4)]
-    futures = [one.later(contend) for one in crowd]
+    contenders = [agents("blocking", three.url, session=CALM) for _ in range(4)]
+    futures = [one.later(contend) for one in contenders]
     for _ in range(2):
         count = len(seen)
         leader = three.leader()

@@ -1,5 +1,4 @@
-"""The museum's rooms that need a ZooKeeper: bugs of kazoo and Curator, tried where they were
-found."""
+"""Bugs of kazoo and Curator, reproduced against lockfast on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ SOURCE = Path(lockfast.__file__).parent.parent
 # ---- kazoo --------------------------------------------------------------------------------------
 
 
-def test_kazoo_says_is_acquired_after_the_session_was_lost(
+def test_a_hold_is_not_held_after_its_session_was_lost_unlike_kazoos(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)
@@ -35,7 +34,7 @@ def test_kazoo_says_is_acquired_after_the_session_was_lost(
     (node,) = nodes(zookeeper_server, name)
     expire(zookeeper_server, node.session)
     until(lambda: not hold.is_held, SESSION)
-    # Connected again, in a new session, which has nothing of the old one.
+    # The client is connected again, in a new session without the old nodes.
     mine.do(lambda client: client.inspect(name))
     time.sleep(0.3)
     assert not hold.is_held and not lock.is_held and hold.lost
@@ -47,13 +46,13 @@ def test_kazoo_says_is_acquired_after_the_session_was_lost(
         mine.do(lambda client: hold.release())
 
 
-def test_kazoo_starts_its_time_out_again_at_each_wake(
+def test_a_timeout_does_not_start_again_at_each_wakeup_unlike_kazoos(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     holder, others, mine = (agent(zookeeper_server.url) for _ in range(3))
     hold = holder.do(lambda client: client.lock(name).acquire())
     waits = []
-    for number, seconds in enumerate((1.6, 1.3, 1.0, 0.7, 0.4)):  # the nearest to us goes first
+    for number, seconds in enumerate((1.6, 1.3, 1.0, 0.7, 0.4)):  # the last one leaves first
         waits.append(
             others.later(lambda client, s=seconds: client.lock(name).try_acquire(timeout=s))
         )
@@ -66,15 +65,15 @@ def test_kazoo_starts_its_time_out_again_at_each_wake(
 
 
 @pytest.mark.parametrize("when", ["comes", "waits"])
-def test_kazoo_732_leaves_an_orphan_when_it_gives_up_while_suspended(
-    agent: Make, zookeeper_server: Any, network: Any, far: str, name: str, when: str
+def test_kazoo_732_a_waiter_that_times_out_while_suspended_leaves_no_orphan(
+    agent: Make, zookeeper_server: Any, network: Any, proxied_url: str, name: str, when: str
 ) -> None:
-    holder, mine = agent(zookeeper_server.url), agent(far, session=25)
+    holder, mine = agent(zookeeper_server.url), agent(proxied_url, session=25)
     hold = holder.do(lambda client: client.lock(name).acquire())
-    assert mine.do(lambda client: client.lock(name).try_acquire()) is None  # and is connected
+    assert mine.do(lambda client: client.lock(name).try_acquire()) is None  # this connects it
     if when == "comes":
         lose_next(network, name)
-        network.refuse()  # there is no other connection when this one is gone
+        network.refuse()  # no other connection replaces the lost one
         with pytest.raises((AcquireTimeout, BackendError)):
             mine.do(lambda client: client.lock(name).acquire(timeout=0.2))
         assert network.dropped == 1
@@ -85,14 +84,14 @@ def test_kazoo_732_leaves_an_orphan_when_it_gives_up_while_suspended(
         network.reset()
         with pytest.raises((AcquireTimeout, BackendError)):
             waits.result(PATIENCE)
-    assert len(nodes(zookeeper_server, name)) == 2, "nothing is left: the test tests nothing"
+    assert len(nodes(zookeeper_server, name)) == 2, "no orphan was left: the test tests nothing"
     network.accept()
-    # Its session lives on, and so would the node.
+    # Its session stays alive, and so would the node.
     until(lambda: len(nodes(zookeeper_server, name)) == 1)
     assert nodes(zookeeper_server, name)[0].czxid == hold.fence
     holder.do(lambda client: hold.release())
     later = holder.do(lambda client: client.lock(name).try_acquire())
-    assert later is not None, "an orphan stands before us"
+    assert later is not None, "an orphan is ahead in the queue"
     holder.do(lambda client: later.release())
 
 
@@ -106,15 +105,15 @@ pid = os.fork()
 if pid == 0:
     code = 1
     try:
-        assert not hold.is_held, "the child holds what is its parent's"
-        assert lock.try_acquire() is None, "both"
+        assert not hold.is_held, "the child holds its parent's lock"
+        assert lock.try_acquire() is None, "parent and child hold the lock"
         with client.lock(name + "-child", timeout=10) as mine:
             assert mine.is_held and mine.fence > hold.fence
         code = 0
     except BaseException as error:
         print(repr(error), flush=True)
     finally:
-        # With all that runs at exit, or without.
+        # With exit handlers, or without.
         sys.exit(code) if name.endswith("gently") else os._exit(code)
 _, status = os.waitpid(pid, 0)
 assert os.waitstatus_to_exitcode(status) == 0, "the child failed"
@@ -127,7 +126,7 @@ print("fine", flush=True)
 
 
 @pytest.mark.parametrize("end", ["gently", "at once"])
-def test_kazoo_hangs_after_a_fork(zookeeper_server: Any, name: str, end: str) -> None:
+def test_a_fork_does_not_hang_unlike_kazoos(zookeeper_server: Any, name: str, end: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, with_session(zookeeper_server.url, 4), f"{name}-{end}"],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
@@ -142,11 +141,11 @@ def test_kazoo_hangs_after_a_fork(zookeeper_server: Any, name: str, end: str) ->
 # ---- Curator ------------------------------------------------------------------------------------
 
 
-def test_curator_604_takes_the_node_of_its_previous_session_for_its_own(
+def test_curator_604_a_node_of_the_previous_session_is_not_taken_for_our_own(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
-    """A node of that very claim is still seen after its session ended, as on a server that lags
-    behind. It is another session's: it ends without us."""
+    """A node of the same claim is still visible after its session ended, as on a server that lags
+    behind. It belongs to another session, and grants us nothing."""
     holder, mine = agent(zookeeper_server.url), agent(zookeeper_server.url)
     hold = holder.do(lambda client: client.lock(name).acquire())
     waits = mine.later(lambda client: client.lock(name).acquire(timeout=2 * PATIENCE))
@@ -154,10 +153,10 @@ def test_curator_604_takes_the_node_of_its_previous_session_for_its_own(
     client = zookeeper_server.client()
     old = client.create(waiter.path[:-10], waiter.data, ephemeral=True, sequence=True)
     expire(zookeeper_server, waiter.session)
-    until(lambda: len(nodes(zookeeper_server, name)) == 3)  # a new place, behind the old one
+    until(lambda: len(nodes(zookeeper_server, name)) == 3)  # a new node, behind the old one
     holder.do(lambda client: hold.release())
     time.sleep(0.7)
-    assert not waits.done(), "it holds by a node that is not its own"
+    assert not waits.done(), "the waiter holds by a node of another session"
     client.delete(old)
     later = waits.result(PATIENCE)
     (node,) = nodes(zookeeper_server, name)
@@ -167,7 +166,7 @@ def test_curator_604_takes_the_node_of_its_previous_session_for_its_own(
     client.close()
 
 
-def test_curator_lets_in_again_who_lost_its_session(
+def test_an_owner_that_lost_its_session_cannot_reenter_unlike_curators(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine, other = agent(zookeeper_server.url), agent(zookeeper_server.url)
@@ -187,7 +186,7 @@ def test_curator_lets_in_again_who_lost_its_session(
             mine.do(lambda client, held=held: held.release())
     assert theirs.is_held
     other.do(lambda client: theirs.release())
-    # It unwound: now it may come as everybody else.
+    # All its holds are released: now the owner may acquire like any other.
     fresh = mine.do(lambda client: lock.acquire(timeout=PATIENCE))
     assert fresh.fence > theirs.fence
     mine.do(lambda client: fresh.release())

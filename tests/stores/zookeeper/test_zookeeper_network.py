@@ -1,5 +1,5 @@
-"""A bad network before the server: who is cut off believes in nothing that another may have, and
-what was asked twice is there once."""
+"""A faulty network in front of the server: a client that is cut off stops holding before another
+client can acquire, and a repeated request creates one node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lockfast import AcquireTimeout, BackendError, HoldLost
 Make = Callable[..., Agent]
 
 
-class Belief:
-    """Looks all the time whether somebody still believes in his hold."""
+class ValidityProbe:
+    """A thread that polls a hold, and records when it was last held."""
 
     def __init__(self, hold: Any) -> None:
         self.hold = hold
-        self.last = 0.0  # when it was still believed in, read before
+        self.last = 0.0  # when it was last held; the clock is read before `is_held`
         self.over = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -37,7 +37,7 @@ class Belief:
 
 
 def acquired(client: Any, name: str, timeout: float = PATIENCE) -> Any:
-    """In either colour: the hold, and when it was got, read after."""
+    """In either API: the hold, and when it was acquired; the clock is read afterwards."""
     answer = client.lock(name).acquire(timeout=timeout)
     if not hasattr(answer, "__await__"):
         return answer, time.monotonic()
@@ -55,18 +55,18 @@ def waiting(agent: Agent, number: int = 1) -> None:
 # ---- shorter than the session -------------------------------------------------------------------
 
 
-# The APIs differ in how they wait for an answer, not in what a session is: one of them for each.
+# The APIs differ in how they wait for an answer, not in their session: one of them for each fault.
 @pytest.mark.parametrize(
-    "fault, colour",
+    "fault, api",
     [("freeze", "blocking"), ("reset", "asyncio"), ("refuse", "blocking"), ("hole", "asyncio")],
 )
-def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_place(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str, fault: str
+def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_queue_position(
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str, fault: str
 ) -> None:
-    """SUSPENDED, and connected again: unknown is not lost."""
-    mine, other = agent(far), agent(far)
-    told: list[int] = []
-    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: told.append(1)).acquire())
+    """SUSPENDED, then connected again: an unknown state is not a loss."""
+    mine, other = agent(proxied_url), agent(proxied_url)
+    losses: list[int] = []
+    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: losses.append(1)).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     waiting(other)
     before = until(lambda: len(found := nodes(zookeeper_server, name)) == 2 and found)
@@ -81,8 +81,8 @@ def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_place(
         begin()
         time.sleep(0.4)
         end()
-    time.sleep(SESSION)  # it is renewed, or it would be over
-    assert hold.is_held and not told and not waits.done()
+    time.sleep(SESSION)  # without a renewal it would be over
+    assert hold.is_held and not losses and not waits.done()
     assert nodes(zookeeper_server, name) == before, "the same nodes, of the same sessions"
     mine.do(lambda client: hold.release())
     later = waits.result(PATIENCE)
@@ -91,11 +91,11 @@ def test_a_fault_shorter_than_the_session_costs_no_hold_and_no_place(
     assert not nodes(zookeeper_server, name)
 
 
-def test_while_the_connection_is_lost_a_hold_is_believed_in_and_is_not_certain(
-    agent: Make, network: Any, far: str, name: str
+def test_while_the_connection_is_lost_a_hold_is_held_and_not_certain(
+    agent: Make, network: Any, proxied_url: str, name: str
 ) -> None:
-    """SUSPENDED is said at once, not when the next renewal fails (after 2.5 s here)."""
-    mine = agent(far, session=10, lease=30)
+    """SUSPENDED is reported at once, not when the next renewal fails (after 2.5 s here)."""
+    mine = agent(proxied_url, session=10, lease=30)
     hold = mine.do(lambda client: client.lock(name).acquire())
     assert hold.is_held and hold.is_certain
     network.refuse()
@@ -112,7 +112,7 @@ def test_while_the_connection_is_lost_a_hold_is_believed_in_and_is_not_certain(
 
 
 @pytest.mark.parametrize(
-    "fault, colour",
+    "fault, api",
     [
         ("freeze", "asyncio"),
         ("up", "blocking"),
@@ -121,51 +121,53 @@ def test_while_the_connection_is_lost_a_hold_is_believed_in_and_is_not_certain(
         ("refuse", "asyncio"),
     ],
 )
-def test_who_is_cut_off_believes_no_more_before_another_gets_it(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str, fault: str
+def test_a_hold_that_is_cut_off_ends_before_another_client_gets_the_lock(
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str, fault: str
 ) -> None:
-    # Its lease is longer: what ends is the session.
-    mine, other = agent(far, lease=30), agent(zookeeper_server.url)
-    told: list[float] = []
+    # The lease is longer than the session, so the session ends first.
+    mine, other = agent(proxied_url, lease=30), agent(zookeeper_server.url)
+    losses: list[float] = []
     hold = mine.do(
-        lambda client: client.lock(name, on_lost=lambda h: told.append(time.monotonic())).acquire()
+        lambda client: client.lock(
+            name, on_lost=lambda h: losses.append(time.monotonic())
+        ).acquire()
     )
     waits = other.later(lambda client: acquired(client, name))
     waiting(other)
     time.sleep(0.3 * SESSION)  # at some moment of its session
-    belief = Belief(hold)
+    probe = ValidityProbe(hold)
     began = time.monotonic()
     {
         "freeze": network.freeze,
         "refuse": lambda: (network.refuse(), network.reset()),
     }.get(fault, lambda: network.black_hole(fault))()
     later, got = waits.result(PATIENCE)
-    assert belief.last < got, "two believe"
+    assert probe.last < got, "two clients held at once"
     assert not hold.is_held and later.fence > hold.fence
-    # P4, from the fault: the session may have been renewed just then. If only the answers are lost,
-    # the server hears of it until it finds that it hears nothing, after a third of the session.
+    # P4, from the fault on: the session may have been renewed just then. If only the answers are
+    # lost, the client keeps its session alive until it notices the silence, after a third of it.
     longest = (1.25 if fault != "down" else 4 / 3) * SESSION
     assert got - began < longest + 2 * TICK
-    until(lambda: told)
-    assert told[0] - belief.last < 1.0, "told late: it waited for an answer"
+    until(lambda: losses)
+    assert losses[0] - probe.last < 1.0, "reported late: the client waited for an answer"
     {"freeze": network.thaw, "refuse": network.accept}.get(fault, network.heal)()
-    time.sleep(0.5)  # what was withheld arrives
-    assert hold.lost and len(told) == 1, "told once"
+    time.sleep(0.5)  # the withheld requests arrive
+    assert hold.lost and len(losses) == 1, "not reported exactly once"
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
     (node,) = nodes(zookeeper_server, name)
-    assert node.czxid == later.fence and later.is_held, "it touched another's"
+    assert node.czxid == later.fence and later.is_held, "the client touched another's node"
     other.do(lambda client: later.release())
     again = mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     assert again.fence > later.fence
     mine.do(lambda client: again.release())
 
 
-def test_belief_counts_from_before_the_last_sign_of_life_was_sent(
-    agent: Make, network: Any, far: str, name: str
+def test_validity_counts_from_before_the_last_renewal_was_sent(
+    agent: Make, network: Any, proxied_url: str, name: str
 ) -> None:
-    """Answers that are late do not make it longer."""
-    mine = agent(far)
+    """Late answers do not extend a hold."""
+    mine = agent(proxied_url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     longest = _longest(hold)
     assert longest <= SESSION
@@ -178,7 +180,7 @@ def test_belief_counts_from_before_the_last_sign_of_life_was_sent(
 
 
 def _longest(hold: Any) -> float:
-    """The most that it is believed in, in a time in which it is renewed several times."""
+    """The longest remaining validity over a time with a few renewals."""
     seen = []
     for _ in range(400):
         seen.append(hold.remaining())
@@ -186,15 +188,21 @@ def _longest(hold: Any) -> float:
     return float(max(seen))
 
 
-# ---- everything has an end ----------------------------------------------------------------------
+# ---- bounded times ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [0, 0.5])
 @pytest.mark.parametrize("hole", ["both", "down"])
 def test_an_acquire_into_a_black_hole_is_over_soon_and_leaves_nothing(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str, hole: Any, timeout: float
+    agent: Make,
+    network: Any,
+    proxied_url: str,
+    zookeeper_server: Any,
+    name: str,
+    hole: Any,
+    timeout: float,
 ) -> None:
-    mine, other = agent(far), agent(zookeeper_server.url)
+    mine, other = agent(proxied_url), agent(zookeeper_server.url)
     mine.do(lambda client: client.inspect(name))
     network.black_hole(hole)
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
@@ -207,9 +215,9 @@ def test_an_acquire_into_a_black_hole_is_over_soon_and_leaves_nothing(
 
 
 def test_a_wait_that_falls_into_a_black_hole_is_over_on_time(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str
 ) -> None:
-    mine, other = agent(zookeeper_server.url), agent(far)
+    mine, other = agent(zookeeper_server.url), agent(proxied_url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     began = time.monotonic()
     waits = other.later(lambda client: client.lock(name).acquire(timeout=0.8))
@@ -220,14 +228,14 @@ def test_a_wait_that_falls_into_a_black_hole_is_over_on_time(
     assert 0.8 <= time.monotonic() - began < 0.8 + SESSION
     assert hold.is_held
     network.heal()
-    until(lambda: len(nodes(zookeeper_server, name)) == 1)  # its place does not stay
+    until(lambda: len(nodes(zookeeper_server, name)) == 1)  # its node does not stay
     mine.do(lambda client: hold.release())
 
 
 def test_a_release_that_nobody_answers_is_unknown_and_can_be_retried(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str
 ) -> None:
-    mine = agent(far)
+    mine = agent(proxied_url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     network.refuse()
     network.reset()
@@ -243,15 +251,15 @@ def test_a_release_that_nobody_answers_is_unknown_and_can_be_retried(
 
 
 def warm(agent: Agent, name: str) -> None:
-    """Connected, and what holds the nodes is there: the next that is asked is for one of them."""
+    """Connect, and create the parent: the next request creates a node below it."""
     hold = agent.do(lambda client: client.lock(name).acquire())
     agent.do(lambda client: hold.release())
 
 
 def test_a_lost_reply_of_a_create_ends_in_holding_that_very_node(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str
 ) -> None:
-    mine = agent(far)
+    mine = agent(proxied_url)
     warm(mine, name)
     lose_next(network, name)
     hold = mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
@@ -262,12 +270,12 @@ def test_a_lost_reply_of_a_create_ends_in_holding_that_very_node(
     assert not nodes(zookeeper_server, name), "an orphan"
 
 
-def test_a_create_whose_answer_never_comes_is_unknown_and_is_taken_back(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str
+def test_a_create_whose_answer_never_comes_is_unknown_and_is_withdrawn(
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str
 ) -> None:
     """The connection stays open and silent for longer than an operation may take; the session
-    lives, and with it the node, until somebody removes it."""
-    mine, other = agent(far, session=20, lease=3), agent(zookeeper_server.url)
+    stays alive, and so does the node until the client deletes it."""
+    mine, other = agent(proxied_url, session=20, lease=3), agent(zookeeper_server.url)
     warm(mine, name)
     lose_next(network, name, then="silence")
     with pytest.raises(BackendError) as caught:
@@ -279,10 +287,10 @@ def test_a_create_whose_answer_never_comes_is_unknown_and_is_taken_back(
     other.do(lambda client: later.release())
 
 
-def test_a_lost_reply_of_a_waiters_create_leaves_him_one_place(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str
+def test_a_lost_reply_of_a_waiters_create_leaves_one_node_in_the_queue(
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str
 ) -> None:
-    mine, other = agent(zookeeper_server.url), agent(far)
+    mine, other = agent(zookeeper_server.url), agent(proxied_url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     assert other.do(lambda client: client.lock(name).try_acquire()) is None
     lose_next(network, name)
@@ -300,10 +308,10 @@ def test_a_lost_reply_of_a_waiters_create_leaves_him_one_place(
 
 
 @pytest.mark.parametrize("timeout", [0, 0.5])
-def test_who_gives_up_without_a_reply_leaves_no_orphan(
-    agent: Make, network: Any, far: str, zookeeper_server: Any, name: str, timeout: float
+def test_an_acquire_that_fails_without_a_reply_leaves_no_orphan(
+    agent: Make, network: Any, proxied_url: str, zookeeper_server: Any, name: str, timeout: float
 ) -> None:
-    mine, other = agent(far), agent(zookeeper_server.url)
+    mine, other = agent(proxied_url), agent(zookeeper_server.url)
     warm(mine, name)
     lose_next(network, name, 1000)
     try:
@@ -312,7 +320,7 @@ def test_who_gives_up_without_a_reply_leaves_no_orphan(
         hold = None
     assert network.dropped >= 1
     network.lose_replies(0)
-    if hold is not None:  # it was sure of it all the same
+    if hold is not None:  # it found its node all the same
         mine.do(lambda client: hold.release())
     later = other.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     (node,) = until(lambda: len(found := nodes(zookeeper_server, name)) == 1 and found)
@@ -325,13 +333,13 @@ def test_who_gives_up_without_a_reply_leaves_no_orphan(
 def test_a_lost_reply_of_a_release_is_no_loss(
     agent: Make,
     network: Any,
-    far: str,
+    proxied_url: str,
     zookeeper_server: Any,
     name: str,
     then: Any,
     waiters: int,
 ) -> None:
-    mine, other = agent(far), agent(zookeeper_server.url)
+    mine, other = agent(proxied_url), agent(zookeeper_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = [other.later(lambda client: acquired(client, name)) for _ in range(waiters)]
     waiting(other, waiters)
@@ -339,7 +347,7 @@ def test_a_lost_reply_of_a_release_is_no_loss(
     try:
         mine.do(lambda client: hold.release())
     except BackendError as error:
-        assert then == "silence" and "unknown" in str(error)  # it was not answered in time
+        assert then == "silence" and "unknown" in str(error)  # no answer came in time
         network.heal()
         until(lambda: released(mine, hold))
     assert network.dropped == 1

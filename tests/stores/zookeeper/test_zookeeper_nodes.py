@@ -1,4 +1,4 @@
-"""How names and claims are written in ZooKeeper, and what the order of nodes means. No server."""
+"""The encoding of names and claims, and the meaning of the order of nodes. No server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockfast.model import ALL_SLOTS, Claim
 from lockfast.stores.zookeeper import nodes
 from lockfast.stores.zookeeper.nodes import Node
-from lockfast.stores.zookeeper.order import holding, standing
+from lockfast.stores.zookeeper.order import holding, position_of
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1)
 TRICKY = st.text("aA%2F/.: -_é\u0301{}*\n\r\t~\x7f\x85\ufff0", min_size=1)
@@ -22,26 +22,28 @@ def test_two_names_never_share_a_path(one, other):
 
 
 @given(NAMES)
-def test_a_name_is_one_part_of_a_path_that_zookeeper_takes_and_is_read_back(name):
+def test_an_escaped_name_is_one_part_of_a_valid_path_and_is_read_back(name):
     part = nodes.escaped(name)
     assert nodes.unescaped(part) == name
     assert part.isascii() and part.isprintable() and "/" not in part and part not in (".", "..")
 
 
 @pytest.mark.parametrize("part", ["a%2", "a%2f", "é", "a b", "%41"])
-def test_what_nobody_escaped_like_this_is_no_name(part):
+def test_a_part_that_escaping_never_returns_is_no_name(part):
     assert nodes.unescaped(part) == ""
 
 
 @given(st.sampled_from("std"), st.integers(0, 2**31), st.integers(1, 2**33 + 9), st.integers(0))
-def test_a_node_says_what_the_law_needs_and_not_the_claims_id(life, take, slots, number):
+def test_a_node_name_contains_what_the_law_needs_and_not_the_claims_id(
+    lifetime, take, slots, number
+):
     number %= 2**31
     claim = Claim("default:a", "secret-7", "who", 30.0, slots, take)
-    name = f"{nodes.prefix_of(claim, life)}{number:010d}"
+    name = f"{nodes.prefix_of(claim, lifetime)}{number:010d}"
     node = nodes.parsed(name)
-    assert (node.life, node.take, node.slots, node.number) == (life, take, slots, number)
+    assert (node.lifetime, node.take, node.slots, node.number) == (lifetime, take, slots, number)
     assert node.digest == nodes.digest_of("secret-7") and "secret" not in name
-    assert nodes.parsed(node.renamed(life="d", take=0))[2:] == ("d", 0, slots, node.digest)
+    assert nodes.parsed(node.renamed(lifetime="d", take=0))[2:] == ("d", 0, slots, node.digest)
 
 
 @given(
@@ -51,7 +53,9 @@ def test_a_node_says_what_the_law_needs_and_not_the_claims_id(life, take, slots,
     st.booleans(),
     TEXT,
 )
-def test_data_is_read_as_it_was_written_and_a_lease_never_shorter(state, lease, fence, fair, who):
+def test_data_is_read_as_it_was_written_and_a_lease_is_never_shorter(
+    state, lease, fence, fair, who
+):
     facts = nodes.Facts(state, lease, fence, 12.5, fair, who)
     again = nodes.read(facts.encoded())
     assert again._replace(lease=lease) == facts
@@ -59,7 +63,7 @@ def test_data_is_read_as_it_was_written_and_a_lease_never_shorter(state, lease, 
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"h 1 2", b"h x 0 0 f who"])
-def test_what_lockfast_did_not_write_is_foreign(data):
+def test_data_that_lockfast_did_not_write_is_foreign(data):
     with pytest.raises(nodes.Foreign):
         nodes.read(data)
     with pytest.raises(nodes.Foreign):
@@ -74,8 +78,8 @@ TAKES = st.lists(st.integers(1, 4), max_size=8)
 
 
 @given(TAKES, st.integers(1, 6), st.data())
-def test_who_holds_goes_on_when_others_end_or_come(takes, size, data):
-    """An old list errs on the safe side: whoever held in it holds in every later one."""
+def test_a_holder_stays_a_holder_when_other_nodes_end_or_arrive(takes, size, data):
+    """A stale list errs on the safe side: a holder in it is a holder in every later one."""
     before = queue(*takes, slots=size)
     holders = before[: holding(before, size)]
     assert sum(node.take for node in holders) <= size
@@ -87,7 +91,7 @@ def test_who_holds_goes_on_when_others_end_or_come(takes, size, data):
 
 
 @given(TAKES, st.integers(1, 6))
-def test_nobody_is_passed_over(takes, size):
+def test_no_node_that_fits_is_skipped(takes, size):
     nodes_ = queue(*takes, slots=size)
     count = holding(nodes_, size)
     assert count == len(takes) or sum(takes[: count + 1]) > size
@@ -97,26 +101,26 @@ def test_nobody_is_passed_over(takes, size):
     "takes, slots, watched",
     [
         ([1, 1, 1], 1, [None, 0, 1]),
-        # A writer watches whoever is before it, a reader the last writer.
+        # A writer watches the node before it, a reader the last writer.
         ([1, 1, ALL_SLOTS, 1, 1], ALL_SLOTS, [None, None, 1, 2, 2]),
         ([ALL_SLOTS, 1, ALL_SLOTS, 1], ALL_SLOTS, [None, 0, 1, 2]),
-        # Of a semaphore only the first that waits watches all; the others the one before.
+        # The first waiter of a semaphore watches all holders; the others the node before them.
         ([1, 2, 2, 1], 3, [None, None, "all", 2]),
     ],
 )
-def test_each_watches_one_thing(takes, slots, watched):
+def test_each_waiter_watches_one_thing(takes, slots, watched):
     line = queue(*takes, slots=slots)
     for at, expected in enumerate(watched):
-        stands = standing(line, at, slots)
-        assert stands.holds == (expected is None)
+        position = position_of(line, at, slots)
+        assert position.holds == (expected is None)
         if isinstance(expected, int):
-            assert stands.ahead == line[expected]
+            assert position.ahead == line[expected]
         elif expected == "all":
-            assert stands.ahead is None and not stands.holds
+            assert position.ahead is None and not position.holds
 
 
-def test_only_what_holds_can_end_by_its_lease():
-    """What waits has no lease yet, whatever its node says."""
-    line = [node._replace(life="t") for node in queue(1, 1, 1, slots=1)]
-    assert standing(line, 1, 1).mortal == (line[0],)
-    assert standing(line, 2, 1).mortal == ()
+def test_only_a_holder_can_end_by_its_lease():
+    """The lease of a waiter has not begun, whatever its node contains."""
+    line = [node._replace(lifetime="t") for node in queue(1, 1, 1, slots=1)]
+    assert position_of(line, 1, 1).expiring == (line[0],)
+    assert position_of(line, 2, 1).expiring == ()

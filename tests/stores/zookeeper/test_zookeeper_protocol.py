@@ -1,5 +1,5 @@
-"""The corners of the protocol, on a real server: answers that get lost, nodes that are not ours,
-parents that others remove."""
+"""Corner cases of the protocol on a real server: lost answers, nodes of other sessions, parents
+that other clients delete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockfast.model import Busy, Claim, Granted
 from lockfast.runtime.threads import ThreadSignal, run
 from lockfast.stores.zookeeper.errors import Unreachable
 from lockfast.stores.zookeeper.nodes import digest_of
-from lockfast.stores.zookeeper.requests import Create, Delete, Put, Sync, Together
+from lockfast.stores.zookeeper.requests import Create, Delete, Put, Sync, Transaction
 from lockfast.stores.zookeeper.session import Batch, _Slot
 
 _number = itertools.count()
@@ -27,7 +27,7 @@ SOON = 15.0
 
 @pytest.fixture
 def here(zookeeper_server):
-    """A chroot of our own, a lockfast client there, and kazoo to look with."""
+    """A private chroot, a lockfast client in it, and a kazoo client for assertions."""
     path = f"/protocol-{next(_number)}"
     client = lockfast.connect(f"{zookeeper_server.url}{path}")
     kazoo = zookeeper_server.client()
@@ -40,7 +40,7 @@ def here(zookeeper_server):
         url=f"{zookeeper_server.url}{path}",
         client=client,
         session=client.store._session,
-        desk=client.store._desk,
+        registry=client.store._registry,
         kazoo=kazoo,
         root=root,
         nodes=nodes,
@@ -50,36 +50,36 @@ def here(zookeeper_server):
     kazoo.close()
 
 
-class Unheard:
-    """Is never told what became of its node."""
+class AnswerLost:
+    """An observer that is never notified of the outcome of its create."""
 
-    def __init__(self, maker):
-        self.sent = maker.sent
-        self.made = lambda answer: maker.made(None)
+    def __init__(self, observer):
+        self.sent = observer.sent
+        self.created = lambda answer: observer.created(None)
 
 
 def lose_answer(session, kind, times=1):
-    """The next request of this kind is done, and its answer, with those sent beside it, is lost."""
+    """The server executes the next request of this kind; the answers of its batch are lost."""
     real, left = session.send, [times]
 
     def send(requests, done):
         if not left[0] or not any(isinstance(request, kind) for request in requests):
             return real(requests, done)
         left[0] -= 1
-        unheard = [
-            request._replace(maker=Unheard(request.maker))
-            if isinstance(request, Create) and request.maker
+        unanswered = [
+            request._replace(observer=AnswerLost(request.observer))
+            if isinstance(request, Create) and request.observer
             else request
             for request in requests
         ]
-        batch = Batch(session, unheard, done)
+        batch = Batch(session, unanswered, done)
         batch.error = Unreachable("the answer was lost")
-        for request in unheard:
-            if isinstance(request, Create) and request.maker:
-                request.maker.sent()
-        packed = [session._packed(request) for request in unheard]
-        slots = [_Slot(batch, number) for number in range(len(unheard))]
-        assert session._client._connection.ask(packed, slots)
+        for request in unanswered:
+            if isinstance(request, Create) and request.observer:
+                request.observer.sent()
+        encoded = [session._encode(request) for request in unanswered]
+        slots = [_Slot(batch, number) for number in range(len(unanswered))]
+        assert session._client._connection.ask(encoded, slots)
         return batch
 
     session.send = send
@@ -97,7 +97,7 @@ def test_a_claim_whose_answer_is_lost_is_found_again_under_its_fence(here):
     assert left == [0] and not here.nodes("a")
 
 
-def test_a_waiter_whose_answer_is_lost_stands_once_in_the_queue(here):
+def test_a_waiter_whose_answer_is_lost_is_in_the_queue_once(here):
     other = lockfast.connect(here.url)
     hold = other.lock("a").acquire()
     lose_answer(here.session, Create)
@@ -107,10 +107,12 @@ def test_a_waiter_whose_answer_is_lost_stands_once_in_the_queue(here):
     other.close()
 
 
-def test_who_gives_up_when_no_answer_comes_leaves_nothing(here):
+def test_a_claim_that_fails_without_an_answer_leaves_nothing(here):
     with here.client.lock("a"):
         pass
-    left = lose_answer(here.session, (Create, Sync), times=1000)  # and who looks for it gets none
+    left = lose_answer(
+        here.session, (Create, Sync), times=1000
+    )  # and the search for the node gets none
     with pytest.raises(lockfast.BackendError):
         here.client.lock("a", lease=0.6).acquire()
     left[0] = 0
@@ -131,7 +133,7 @@ def claim_on(here, name, claim_id):
 
 
 def test_a_node_of_an_old_session_is_never_taken_for_ours(here):
-    """It is like ours in everything but its owner: an earlier session of this claim made it."""
+    """The node differs from ours only in its owner: an earlier session of this claim created it."""
     backend, claim = claim_on(here, "a", "secret-1")
     here.kazoo.ensure_path(f"{here.root}/default:a")
     old = here.kazoo.create(
@@ -140,22 +142,24 @@ def test_a_node_of_an_old_session_is_never_taken_for_ours(here):
         ephemeral=True,
         sequence=True,
     )
-    waiter = here.desk.waiter(claim.id, f"{here.root}/default:a")
-    waiter.unsure = True  # as if the answer to its making had been lost with the session
+    entry = here.registry.entry(claim.id, f"{here.root}/default:a")
+    entry.uncertain = True  # as if the answer to its create had been lost with the session
     answer = run(backend.claim(claim, 5.0))
     assert isinstance(answer, Busy), "the old session's node was taken for ours"
-    assert len(here.nodes("a")) == 2 and not old.endswith(waiter.name)
+    assert len(here.nodes("a")) == 2 and not old.endswith(entry.name)
     here.kazoo.delete(old)
     answer = run(backend.claim(claim, 5.0))
     assert isinstance(answer, Granted)
     run(backend.release(claim, 5.0))
 
 
-def test_parents_that_others_remove_are_made_again(here):
+def test_parents_that_other_clients_delete_are_created_again(here):
     with here.client.lock("a"):
         pass
     here.kazoo.delete(f"{here.root}/default:a")
-    assert here.desk.knows(f"{here.root}/default:a"), "we know it not, and the case tests nothing"
+    assert here.registry.knows_parent(f"{here.root}/default:a"), (
+        "the parent is not known: the test tests nothing"
+    )
     with here.client.lock("a"):
         assert len(here.nodes("a")) == 1
     here.kazoo.delete(here.root.rpartition("/")[0], recursive=True)
@@ -163,7 +167,7 @@ def test_parents_that_others_remove_are_made_again(here):
         assert len(here.nodes("a")) == 1
 
 
-def test_a_parent_that_goes_between_its_making_and_ours_is_made_again(here):
+def test_a_parent_that_is_deleted_between_its_create_and_ours_is_created_again(here):
     with here.client.lock("warm"):
         pass
     session, real, removed = here.session, here.session.send, []
@@ -181,32 +185,32 @@ def test_a_parent_that_goes_between_its_making_and_ours_is_made_again(here):
 
 
 @pytest.mark.parametrize("verb", ["detach", "attach"])
-def test_a_transfer_whose_answer_is_lost_keeps_place_and_fence(here, verb):
+def test_a_transfer_whose_answer_is_lost_keeps_position_and_fence(here, verb):
     other = lockfast.connect(here.url)
     hold = here.client.lock("a").acquire()
     if verb == "detach":
-        left = lose_answer(here.session, Together)
+        left = lose_answer(here.session, Transaction)
         text = hold.detach()
         assert left == [0]
         taken = other.attach("a", text)
         assert taken.fence == hold.fence
     else:
         text = hold.detach()
-        lose_answer(other.store._session, Together)
+        lose_answer(other.store._session, Transaction)
         with pytest.raises(lockfast.BackendError):
             other.attach("a", text)
     assert here.client.lock("a").locked()
     other.close()
 
 
-def test_a_writer_whose_becoming_a_reader_was_not_answered_is_a_reader(here):
+def test_a_writer_whose_downgrade_was_not_answered_is_a_reader(here):
     other = lockfast.connect(here.url)
     lock = here.client.rwlock("a")
     with lock.read():
         pass
     writing = lock.write().acquire()
     reading = lock.read().acquire()
-    left = lose_answer(here.session, Together)
+    left = lose_answer(here.session, Transaction)
     writing.release()
     assert left == [0] and reading.is_held
     with other.rwlock("a", timeout=5).read() as theirs:
@@ -216,7 +220,7 @@ def test_a_writer_whose_becoming_a_reader_was_not_answered_is_a_reader(here):
     other.close()
 
 
-def test_a_semaphores_turn_whose_mark_was_not_answered_is_taken(here):
+def test_a_semaphores_waiter_whose_mark_was_not_answered_holds(here):
     other = lockfast.connect(here.url)
     first = other.semaphore("a", 2).acquire(2)
     with ThreadPoolExecutor(2) as pool:
@@ -232,7 +236,7 @@ def test_a_semaphores_turn_whose_mark_was_not_answered_is_taken(here):
     other.close()
 
 
-def test_a_great_many_names_leave_nothing_behind(here):
+def test_three_hundred_names_leave_nothing_behind(here):
     for number in range(300):
         with here.client.lock(f"name {number}"):
             pass
@@ -252,7 +256,7 @@ def test_closing_leaves_nothing_behind_at_once(here):
     assert here.kazoo.get_children(here.root) == []
 
 
-def test_what_lockfast_did_not_write_is_left_alone_and_said(here):
+def test_a_node_that_lockfast_did_not_write_is_left_alone_and_reported(here):
     here.kazoo.ensure_path(f"{here.root}/default:a/somebody else's")
     with pytest.raises(lockfast.BackendError, match="did not write") as caught:
         here.client.lock("a").acquire()
@@ -260,18 +264,20 @@ def test_what_lockfast_did_not_write_is_left_alone_and_said(here):
     assert "somebody else's" in here.nodes("a")
 
 
-def test_a_session_that_ends_is_told_at_once_and_once(here):
-    told = []
-    hold = here.client.lock("a", on_lost=told.append).acquire()
+def test_a_session_that_ends_is_reported_at_once_and_once(here):
+    losses = []
+    hold = here.client.lock("a", on_lost=losses.append).acquire()
     expire(here)
     began = time.monotonic()
-    assert hold.wait_lost(SOON) and time.monotonic() - began < 5, "it was not told at once"
+    assert hold.wait_lost(SOON) and time.monotonic() - began < 5, (
+        "the loss was not reported at once"
+    )
     assert not hold.is_held
     with pytest.raises(lockfast.HoldLost):
         hold.release()
     with here.client.lock("a", timeout=SOON) as again:
         assert again.fence > hold.fence
-    assert told == [hold]
+    assert losses == [hold]
 
 
 def test_a_waiter_goes_on_waiting_in_another_session(here):
@@ -292,7 +298,7 @@ def test_a_waiter_goes_on_waiting_in_another_session(here):
 
 
 def expire(here):
-    """Close the session from elsewhere, as the server does when its time is over."""
+    """Close the session from another client, as the server does on a time-out."""
     client = here.session._client
     thief = KazooClient(
         here.session.address.hosts, client_id=(client._session_id, client._session_passwd)
@@ -302,29 +308,29 @@ def expire(here):
     thief.close()
 
 
-def test_a_hand_over_wakes_one_and_costs_a_delete_and_a_list(here, zookeeper_server):
-    """However many wait: each watches the one before it, and nobody else."""
+def test_a_hand_over_wakes_one_waiter_and_costs_a_delete_and_a_list(here, zookeeper_server):
+    """The number of waiters does not matter: each watches the node before it, and no other."""
     waiters, hand_overs = 8, 5
     hold = here.client.lock("a").acquire()
     with (
         lockfast.connect(here.url) as other,
-        ThreadPoolExecutor(waiters) as crowd,
+        ThreadPoolExecutor(waiters) as pool,
     ):
         got = queue.Queue()
         for count in range(1, waiters + 1):
-            crowd.submit(lambda: got.put(other.lock("a", timeout=SOON, owner=object()).acquire()))
+            pool.submit(lambda: got.put(other.lock("a", timeout=SOON, owner=object()).acquire()))
             while len(here.nodes("a")) <= count or other.statistics().waiting < count:
                 time.sleep(0.01)
-        time.sleep(0.1)  # the last of them watches by now
+        time.sleep(0.1)  # the last of them has set its watch by now
         before = int(zookeeper_server.counters()["packets_received"])
         for _ in range(hand_overs):
             hold.release()
             hold = got.get(timeout=SOON)
-        time.sleep(0.1)  # who else was woken has asked by now
+        time.sleep(0.1)  # any other waiter that was woken has asked by now
         asked = int(zookeeper_server.counters()["packets_received"]) - before
         for _ in range(hand_overs, waiters):
             hold.release()
             hold = got.get(timeout=SOON)
         hold.release()
-    # Beside them: our own question, and a few signs of life.
+    # The surplus: our own request for the counters, and a few pings.
     assert 2 * hand_overs <= asked <= 2 * hand_overs + 6

@@ -1,5 +1,5 @@
 """Sessions that end, processes that stop and die, and servers that restart: a hold ends with its
-session, is told lost once, and the next one in line is served."""
+session, is reported lost once, and the next waiter is served."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def waiting(agent: Agent, number: int = 1) -> None:
 # ---- by force -----------------------------------------------------------------------------------
 
 
-def test_an_expired_session_is_told_lost_once_and_the_next_is_served(
+def test_an_expired_session_is_reported_lost_once_and_the_next_waiter_is_served(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine, other = agent(zookeeper_server.url), agent(zookeeper_server.url)
-    told: list[int] = []
-    lock = mine.client.lock(name, owner="me", on_lost=lambda hold: told.append(hold.fence))
+    losses: list[int] = []
+    lock = mine.client.lock(name, owner="me", on_lost=lambda hold: losses.append(hold.fence))
     hold = mine.do(lambda client: lock.acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     waiting(other)
     expire(zookeeper_server, nodes(zookeeper_server, name)[0].session)
     later = waits.result(PATIENCE)
-    until(lambda: told)
+    until(lambda: losses)
     assert hold.lost and not hold.is_held and later.fence > hold.fence
     with pytest.raises(HoldLost):
-        mine.do(lambda client: lock.acquire(timeout=0))  # no re-entry
-    time.sleep(SESSION)  # nothing is renewed, nothing comes back
-    assert told == [hold.fence]
+        mine.do(lambda client: lock.acquire(timeout=0))  # no reentry
+    time.sleep(SESSION)  # nothing is renewed, and nothing is created again
+    assert losses == [hold.fence]
     (node,) = nodes(zookeeper_server, name)
     assert node.czxid == later.fence
     with pytest.raises(HoldLost):
@@ -64,24 +64,24 @@ def test_all_holds_of_an_expired_session_are_lost_each_once(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)
-    told: list[int] = []
+    losses: list[int] = []
     holds = [
         mine.do(
             lambda client, n=n: client.lock(
-                f"{name}-{n}", on_lost=lambda hold: told.append(hold.fence)
+                f"{name}-{n}", on_lost=lambda hold: losses.append(hold.fence)
             ).acquire()
         )
         for n in range(5)
     ]
     for session in {node.session for node in nodes(zookeeper_server, name)}:
         expire(zookeeper_server, session)
-    until(lambda: len(told) == 5)
+    until(lambda: len(losses) == 5)
     time.sleep(0.3)
-    assert sorted(told) == sorted(hold.fence for hold in holds)
+    assert sorted(losses) == sorted(hold.fence for hold in holds)
     assert not any(hold.is_held for hold in holds)
 
 
-def test_who_waits_when_its_session_expires_goes_on_waiting_and_is_served(
+def test_a_waiter_whose_session_expires_goes_on_waiting_and_is_served(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine, other = agent(zookeeper_server.url), agent(zookeeper_server.url)
@@ -101,10 +101,10 @@ def test_who_waits_when_its_session_expires_goes_on_waiting_and_is_served(
     until(lambda: not nodes(zookeeper_server, name))
 
 
-def test_who_was_between_two_that_wait_may_go_without_waking_the_wrong_one(
+def test_a_waiter_in_the_middle_can_leave_without_the_next_being_served_early(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
-    """Whom each one watches is gone, but it is not its turn."""
+    """The watched node is gone, but an earlier one still holds the lock."""
     line = [agent(zookeeper_server.url) for _ in range(3)]
     hold = line[0].do(lambda client: client.lock(name).acquire())
     waits = []
@@ -115,30 +115,30 @@ def test_who_was_between_two_that_wait_may_go_without_waking_the_wrong_one(
     time.sleep(0.5)
     assert hold.is_held and not any(wait.done() for wait in waits)
     line[0].do(lambda client: hold.release())
-    # The one who kept its place is before the one who had to come again.
+    # The waiter that kept its node is before the one that had to enqueue again.
     last = waits[1].result(PATIENCE)
     assert not waits[0].done()
     line[2].do(lambda client: last.release())
     assert waits[0].result(PATIENCE).fence > last.fence
 
 
-def test_a_node_that_is_removed_by_hand_is_a_loss(
+def test_a_node_that_is_deleted_by_hand_is_a_loss(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine = agent(zookeeper_server.url)
-    told: list[int] = []
+    losses: list[int] = []
     hold = mine.do(
-        lambda client: client.lock(name, on_lost=lambda h: told.append(h.fence)).acquire()
+        lambda client: client.lock(name, on_lost=lambda h: losses.append(h.fence)).acquire()
     )
     (node,) = nodes(zookeeper_server, name)
     client = zookeeper_server.client()
     client.delete(node.path)
     client.stop()
     client.close()
-    until(lambda: told, SESSION)
-    assert not hold.is_held and told == [hold.fence]
+    until(lambda: losses, SESSION)
+    assert not hold.is_held and losses == [hold.fence]
     time.sleep(0.5)
-    assert not nodes(zookeeper_server, name), "it made it again"
+    assert not nodes(zookeeper_server, name), "the client created the node again"
 
 
 # ---- processes ----------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_a_node_that_is_removed_by_hand_is_a_loss(
 HOLDER = """
 import json, sys, lockfast
 url, name = sys.argv[1:]
-told = []
+losses = []
 client = lockfast.connect(url)
-hold = client.lock(name, on_lost=lambda hold: told.append(hold.fence)).acquire()
+hold = client.lock(name, on_lost=lambda hold: losses.append(hold.fence)).acquire()
 print(json.dumps(hold.fence), flush=True)
 sys.stdin.readline()
 held = hold.is_held
@@ -157,13 +157,13 @@ try:
     outcome = "released"
 except lockfast.HoldLost:
     outcome = "lost"
-print(json.dumps([held, outcome, hold.lost, told]), flush=True)
+print(json.dumps([held, outcome, hold.lost, losses]), flush=True)
 sys.stdin.readline()
 """
 
 
 class Holder:
-    """Another process that holds it until it is told to go on."""
+    """Another process that holds the lock until `go_on` is called."""
 
     def __init__(self, url: str, name: str) -> None:
         self.process = subprocess.Popen(
@@ -173,9 +173,9 @@ class Holder:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.fence = self.heard()
+        self.fence = self.reply()
 
-    def heard(self) -> Any:
+    def reply(self) -> Any:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
@@ -183,7 +183,7 @@ class Holder:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return self.heard()
+        return self.reply()
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -202,7 +202,7 @@ def holder(zookeeper_server: Any, name: str) -> Iterator[Holder]:
     holder.close()
 
 
-def test_a_stopped_holder_loses_it_and_touches_nobody_when_it_goes_on(
+def test_a_stopped_holder_loses_the_lock_and_touches_no_other_hold_when_it_goes_on(
     agent: Make, zookeeper_server: Any, name: str, holder: Holder
 ) -> None:
     other = agent(zookeeper_server.url)
@@ -220,7 +220,7 @@ def test_a_stopped_holder_loses_it_and_touches_nobody_when_it_goes_on(
     other.do(lambda client: later.release())
 
 
-def test_a_holder_stopped_for_less_than_its_session_still_holds_it(
+def test_a_holder_stopped_for_less_than_its_session_keeps_the_lock(
     zookeeper_server: Any, name: str, holder: Holder
 ) -> None:
     holder.signal(signal.SIGSTOP)
@@ -231,7 +231,7 @@ def test_a_holder_stopped_for_less_than_its_session_still_holds_it(
     assert not nodes(zookeeper_server, name)
 
 
-def test_a_killed_holder_is_recovered_from_within_one_session(
+def test_the_lock_of_a_killed_holder_is_free_within_one_session(
     agent: Make, zookeeper_server: Any, name: str, holder: Holder
 ) -> None:
     other = agent(zookeeper_server.url)
@@ -241,13 +241,13 @@ def test_a_killed_holder_is_recovered_from_within_one_session(
     began = time.monotonic()
     holder.signal(signal.SIGKILL)
     later = waits.result(PATIENCE)
-    # P4, and the server's tick, in which sessions end.
+    # P4, and a tick of the server, which ends sessions at ticks.
     assert time.monotonic() - began < 1.25 * SESSION + 2 * TICK
     assert later.fence > holder.fence
     other.do(lambda client: later.release())
 
 
-def test_a_killed_waiter_holds_up_nobody_longer_than_its_session(
+def test_a_killed_waiter_delays_the_next_no_longer_than_its_session(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
     mine, last = agent(zookeeper_server.url), agent(zookeeper_server.url)
@@ -274,7 +274,9 @@ def test_a_killed_waiter_holds_up_nobody_longer_than_its_session(
     assert time.monotonic() - began < 1.25 * SESSION + 2 * TICK
 
 
-def test_a_process_that_ends_well_gives_back_at_once(zookeeper_server: Any, name: str) -> None:
+def test_a_process_that_exits_normally_releases_its_locks_at_once(
+    zookeeper_server: Any, name: str
+) -> None:
     code = (
         "import sys, lockfast\n"
         "hold = lockfast.connect(sys.argv[1]).lock(sys.argv[2]).acquire()\n"
@@ -299,31 +301,31 @@ def test_a_client_that_is_closed_ends_its_session(
     (node,) = nodes(zookeeper_server, name)
     mine.close()
     until(lambda: node.session not in sessions(zookeeper_server).values(), 3.0)
-    assert hex(node.session) not in zookeeper_server.say("dump"), "20 s are not over"
+    assert hex(node.session) not in zookeeper_server.command("dump"), "20 s are not over"
 
 
 # ---- the server restarts ------------------------------------------------------------------------
 
 
-def test_a_server_that_restarts_with_what_it_knew_costs_no_hold(
+def test_a_server_that_restarts_with_its_data_costs_no_hold(
     agent: Make, new_zookeepers: Callable[..., Any], name: str
 ) -> None:
     (server,) = new_zookeepers(1).nodes
-    # Its start takes a second or two of the session.
+    # The start takes a second or two of the session.
     mine, other = agent(server.url, session=10), agent(server.url, session=10)
-    told: list[int] = []
-    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: told.append(1)).acquire())
+    losses: list[int] = []
+    hold = mine.do(lambda client: client.lock(name, on_lost=lambda h: losses.append(1)).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=40))
     waiting(other)
     server.restart(keep_data=True)
     renewed = mine.client.statistics().renewals
     until(lambda: mine.client.statistics().renewals > renewed)
-    assert hold.is_held and not told and not waits.done()
+    assert hold.is_held and not losses and not waits.done()
     assert nodes(server, name)[0].czxid == hold.fence
     mine.do(lambda client: hold.release())
     later = waits.result(PATIENCE)
     assert later.fence > hold.fence
-    server.kill()  # without a goodbye
+    server.kill()  # without closing its connections
     server.start()
     renewed = other.client.statistics().renewals
     until(lambda: other.client.statistics().renewals > renewed)
@@ -331,18 +333,18 @@ def test_a_server_that_restarts_with_what_it_knew_costs_no_hold(
     other.do(lambda client: later.release())
 
 
-def test_a_server_that_restarts_empty_forgot_the_hold_and_it_is_told_lost(
+def test_a_hold_on_a_server_that_restarts_empty_is_reported_lost(
     agent: Make, new_zookeepers: Callable[..., Any], name: str
 ) -> None:
     (server,) = new_zookeepers(1).nodes
     mine = agent(server.url, session=4)
-    told: list[int] = []
+    losses: list[int] = []
     hold = mine.do(
-        lambda client: client.lock(name, on_lost=lambda h: told.append(h.fence)).acquire()
+        lambda client: client.lock(name, on_lost=lambda h: losses.append(h.fence)).acquire()
     )
     server.restart(keep_data=False)
-    until(lambda: told)
-    assert not hold.is_held and told == [hold.fence]
+    until(lambda: losses)
+    assert not hold.is_held and losses == [hold.fence]
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
-    assert not nodes(server, name), "it made it again"
+    assert not nodes(server, name), "the client created the node again"

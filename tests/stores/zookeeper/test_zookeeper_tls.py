@@ -1,4 +1,4 @@
-"""Encrypted, with a real server: who is believed, and what is said when nobody can be."""
+"""TLS with a real server: which certificates are accepted, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zookeeper_nodes import nodes
 
 import lockfast
 from both_apis import APIS, PATIENCE, until
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 
 @pytest.fixture(scope="module")
 def server(zookeeper_server: Any) -> Iterator[Any]:
-    """One that asks for a certificate; wherever there can be one for all."""
+    """A server that requires client certificates; skipped where `zookeeper_server` is."""
     from lab.servers.zookeeper_server import ZooKeeperServer
 
     with ZooKeeperServer(tls="need") as server:
@@ -26,7 +26,7 @@ def server(zookeeper_server: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def files(server: Any) -> str:
-    """Options that are right."""
+    """URL options with valid certificates."""
     return "".join(
         f"&{option}={server.folder}/{file}"
         for option, file in (
@@ -44,12 +44,12 @@ def test_locks_work_over_tls(api: str, server: Any, files: str, name: str) -> No
         waits = second.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
         until(lambda: second.client.statistics().waiting == 1)
         assert len(nodes(server, name)) == 2
-        # Many at once: more than one record of TLS, each way.
-        several = first.do(
+        # A large batch: more than one TLS record in each direction.
+        batch = first.do(
             lambda client: client.multi_lock(*(f"{name}-{n:03d}" for n in range(200))).acquire()
         )
         assert len(first.do(lambda client: client.names(name))) == 201
-        first.do(lambda client: several.release())
+        first.do(lambda client: batch.release())
         first.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
         assert later.fence > hold.fence
@@ -78,14 +78,14 @@ def test_a_connection_that_breaks_is_encrypted_again_in_the_same_session(
 
 
 @pytest.mark.parametrize(
-    "wrong, words",
+    "wrong, expected",
     [
-        ("ssl_ca=", "certificate"),  # nobody vouches for it
-        ("ssl_cert=", "CERTIFICATE"),  # the server asks for ours
+        ("ssl_ca=", "certificate"),  # no CA signed the server's certificate
+        ("ssl_cert=", "CERTIFICATE"),  # the server requires ours
     ],
 )
-def test_a_certificate_that_is_refused_is_said(
-    server: Any, files: str, name: str, wrong: str, words: str
+def test_a_refused_certificate_is_reported(
+    server: Any, files: str, name: str, wrong: str, expected: str
 ) -> None:
     left = "&".join(
         option
@@ -98,17 +98,17 @@ def test_a_certificate_that_is_refused_is_said(
     ):
         client.lock(name).acquire(timeout=1)
     assert not caught.value.transient
-    assert "no encrypted connection" in str(caught.value) and words in str(caught.value)
+    assert "no encrypted connection" in str(caught.value) and expected in str(caught.value)
 
 
 def test_another_hosts_certificate_is_refused_unless_that_is_allowed(
     server: Any, files: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that is no part of the certificate, and leads there all the same."""
+    """A host name that resolves to the server but is not in its certificate."""
     real = socket.getaddrinfo
 
-    def known(host: Any, *said: Any, **more: Any) -> Any:
-        return real("127.0.0.1" if host == "elsewhere.test" else host, *said, **more)
+    def known(host: Any, *args: Any, **kwargs: Any) -> Any:
+        return real("127.0.0.1" if host == "elsewhere.test" else host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", known)
     url = f"zookeeper+tls://elsewhere.test:{server.tls_port}?session_timeout=10{files}"
@@ -124,7 +124,7 @@ def test_another_hosts_certificate_is_refused_unless_that_is_allowed(
         assert len(nodes(server, name)) == 1
 
 
-def test_kazoos_own_client_lends_its_certificates(server: Any, name: str) -> None:
+def test_the_certificates_of_a_kazoo_client_are_used(server: Any, name: str) -> None:
     theirs = KazooClient(
         f"127.0.0.1:{server.tls_port}",
         use_ssl=True,

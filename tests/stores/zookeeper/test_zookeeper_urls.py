@@ -1,4 +1,4 @@
-"""Which servers, as whom, on what terms."""
+"""URLs and kazoo clients: servers, users and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def address(url):
 def test_a_url_names_hosts_chroot_user_and_options():
     seen = address("zookeeper://me:p%40ss@h1:2181,[::1]:2182/a/b?session_timeout=4.5")
     assert (seen.hosts, seen.chroot, seen.timeout) == ("h1:2181,[::1]:2182", "/a/b", 4.5)
-    assert seen.said == {"auth_data": [("digest", "me:p@ss")]}
+    assert seen.options == {"auth_data": [("digest", "me:p@ss")]}
     assert list(seen.acl) == CREATOR_ALL_ACL
     assert seen.where == "zookeeper://h1:2181,[::1]:2182/a/b", "a password is shown"
 
@@ -25,7 +25,7 @@ def test_a_url_names_hosts_chroot_user_and_options():
 def test_tls_is_on_by_its_own_scheme_and_checks_everything():
     seen = address("zookeeper+tls://me:word@h1:2281")
     assert seen.where == "zookeeper+tls://h1:2281"
-    assert seen.said == {
+    assert seen.options == {
         "auth_data": [("digest", "me:word")],
         "use_ssl": True,
         "ca": None,
@@ -37,11 +37,11 @@ def test_tls_is_on_by_its_own_scheme_and_checks_everything():
 
 def test_a_url_needs_no_more_than_a_host():
     seen = address("zookeeper://localhost")
-    assert (seen.hosts, seen.chroot, seen.timeout, seen.said) == ("localhost", "", 10.0, {})
+    assert (seen.hosts, seen.chroot, seen.timeout, seen.options) == ("localhost", "", 10.0, {})
 
 
 @pytest.mark.parametrize(
-    "url, words",
+    "url, expected",
     [
         ("zookeeper://", "not a ZooKeeper URL"),
         ("zookeeper://h1:port", "'h1:port'"),
@@ -52,7 +52,7 @@ def test_a_url_needs_no_more_than_a_host():
         ("zookeeper://h1/a#b", "not a ZooKeeper URL"),
         ("zookeeper://user@h1", "a name and a password"),
         ("zookeeper://h1?session_timout=4", "did you mean session_timeout="),
-        ("zookeeper://h1?colour=red", "session_timeout, acl"),
+        ("zookeeper://h1?flavor=mint", "session_timeout, acl"),
         ("zookeeper://h1?session_timeout=0", "session_timeout='0'"),
         ("zookeeper://h1?session_timeout=soon", "session_timeout='soon'"),
         ("zookeeper://h1?session_timeout=nan", "session_timeout='nan'"),
@@ -68,10 +68,10 @@ def test_a_url_needs_no_more_than_a_host():
         ("zookeeper+ssl://h1", "did you mean zookeeper+tls"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(url, words):
+def test_an_invalid_url_is_refused_with_a_hint(url, expected):
     with pytest.raises(lockfast.ConfigurationError) as caught:
         lockfast.connect(url)
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_an_error_never_shows_a_password():
@@ -81,11 +81,11 @@ def test_an_error_never_shows_a_password():
         assert "hid" not in str(caught.value)
 
 
-def test_a_client_of_kazoo_gives_its_servers_and_is_left_alone(zookeeper_server):
+def test_a_kazoo_client_provides_its_servers_and_is_left_alone(zookeeper_server):
     theirs = KazooClient(f"{zookeeper_server.host}/client", timeout=7.0)
     client = lockfast.connect(theirs)
     with client.lock("a") as hold:
-        assert hold.is_held and not theirs.connected, "we started what is not ours"
+        assert hold.is_held and not theirs.connected, "lockfast started the caller's client"
     client.close()
     theirs.start()
     client = lockfast.connect(theirs)
@@ -93,12 +93,12 @@ def test_a_client_of_kazoo_gives_its_servers_and_is_left_alone(zookeeper_server)
         assert theirs.get_children("/lockfast") == ["default:a"]
         assert client.store._session.timeout == 7.0
     client.close()
-    assert theirs.connected, "we closed what is not ours"
+    assert theirs.connected, "lockfast closed the caller's client"
     theirs.stop()
     theirs.close()
 
 
-def test_a_user_and_its_nodes_are_its_own(zookeeper_server):
+def test_the_nodes_of_a_user_are_closed_to_others(zookeeper_server):
     path = "/guarded"
     mine = lockfast.connect(f"zookeeper://me:secret@{zookeeper_server.host}{path}")
     hold = mine.lock("a").acquire()
@@ -115,7 +115,7 @@ def test_a_user_and_its_nodes_are_its_own(zookeeper_server):
         client.close()
 
 
-def test_a_server_that_is_not_there_is_said_in_bounded_time():
+def test_an_unreachable_server_is_reported_in_bounded_time():
     client = lockfast.connect("zookeeper://127.0.0.1:1")
     with pytest.raises(lockfast.BackendError, match="cannot be reached"):
         client.lock("a").acquire(timeout=0.1)

@@ -1,5 +1,5 @@
-"""What the tests of the ZooKeeper store see and do beside it, at the server: its nodes, whose they
-are, and the end of a session. None of it uses lockfast."""
+"""Direct access to the server for the tests of the ZooKeeper store: nodes, their sessions, and the
+end of a session. None of it uses lockfast."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lab.fault_proxy_control import FaultProxy
+from lab.fault_proxy import FaultProxy
 
 SESSION = 2.0  # seconds: short enough to wait for, ten ticks of the server
 TICK = 0.2
-SECRET = 0xB3415C00  # part of ZooKeeper's source: a session's password follows from its number
+SECRET = 0xB3415C00  # from ZooKeeper's source: a session's password is derived from its id
 
 
 def with_session(url: str, seconds: float = SESSION) -> str:
-    """The URL, with a session of this length."""
+    """The URL with this session time-out."""
     return f"{url}?session_timeout={seconds}"
 
 
 @dataclass(frozen=True)
 class Node:
-    """An ephemeral node that is there now."""
+    """An ephemeral node that exists."""
 
     path: str
     session: int
@@ -36,10 +36,10 @@ class Node:
 
 
 def sessions(server: Any) -> dict[str, int]:
-    """Every ephemeral node's path → its session. Asked of the leader, or of one that is alone."""
+    """The session of each ephemeral node, by path. The server must be a leader or standalone."""
     found: dict[str, int] = {}
     session = 0
-    text = server.say("dump").partition("Sessions with Ephemerals")[2]
+    text = server.command("dump").partition("Sessions with Ephemerals")[2]
     for line in text.splitlines():
         if line.startswith("0x"):
             session = int(line.strip().rstrip(":"), 16)
@@ -49,7 +49,7 @@ def sessions(server: Any) -> dict[str, int]:
 
 
 def nodes(server: Any, name: str) -> list[Node]:
-    """Those whose path has this name in it, in the order in which they were made."""
+    """The ephemeral nodes whose path contains this name, in the order of creation."""
     paths = [path for path in sessions(server) if name in path]
     if not paths:
         return []
@@ -78,17 +78,17 @@ def asking(server: Any, **options: Any) -> Iterator[Any]:
 
 
 def expire(server: Any, session: int) -> None:
-    """End somebody's session at once, as ZooKeeper does when its time is over: whoever knows its
-    password may go on with it, and close it."""
+    """End a client's session at once, as ZooKeeper does on a time-out: resume it with its password,
+    and close it."""
     client = server.client(client_id=(session, password(session)))
-    assert client.client_id[0] == session, "it is over already"
+    assert client.client_id[0] == session, "the session is over already"
     client.stop()
     client.close()
 
 
 def lose_next(network: FaultProxy, name: str, count: int = 1, then: Any = "reset") -> None:
-    """Lose the reply of what is asked next about the name. What is asked while an older reply is
-    under way would be passed over: so first nothing may move for a moment."""
+    """Lose the reply to the next request about the name. A request sent while an older reply is in
+    flight would be skipped, so first wait until the connection is idle for a moment."""
     moved, since = -1, time.monotonic()
     while time.monotonic() < since + 0.1:
         now = network.bytes_up + network.bytes_down
@@ -99,18 +99,18 @@ def lose_next(network: FaultProxy, name: str, count: int = 1, then: Any = "reset
 
 
 def password(session: int) -> bytes:
-    """As ZooKeeper makes it: 16 bytes of Java's random numbers, from a known seed."""
+    """The password as ZooKeeper makes it: 16 bytes of Java's random numbers, from a known seed."""
     mask = (1 << 48) - 1
     state = ((session ^ SECRET) ^ 0x5DEECE66D) & mask
-    words = []
+    chunks = []
     for _ in range(4):
         state = (state * 0x5DEECE66D + 0xB) & mask
-        words.append((state >> 16 & 0xFFFFFFFF).to_bytes(4, "little"))
-    return b"".join(words)
+        chunks.append((state >> 16 & 0xFFFFFFFF).to_bytes(4, "little"))
+    return b"".join(chunks)
 
 
 class Networks:
-    """A bad network before each of several servers; an order is for all of them."""
+    """Fault proxies in front of all servers of an ensemble; `all` controls them together."""
 
     def __init__(self, servers: list[Any]) -> None:
         self.proxies = [FaultProxy(("127.0.0.1", server.port)) for server in servers]
@@ -119,9 +119,9 @@ class Networks:
     def url(self) -> str:
         return "zookeeper://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
 
-    def all(self, order: str, *said: Any, **terms: Any) -> None:
+    def all(self, order: str, *args: Any, **terms: Any) -> None:
         for proxy in self.proxies:
-            getattr(proxy, order)(*said, **terms)
+            getattr(proxy, order)(*args, **terms)
 
     def close(self) -> None:
         for proxy in self.proxies:

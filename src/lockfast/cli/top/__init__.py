@@ -1,12 +1,11 @@
 """`lockfast top`: a live view of a store's locks, on a full screen.
 
-`model` knows what was seen, and what follows from two looks; `looker` looks, on a thread of its own
-and at a pace that the store can bear; `keys` knows what the operator is about; `view` makes lines
-of both; `terminal` puts them on the screen and gives the screen back. Only `looker` and `terminal`
-do I/O.
+`model` keeps what was observed and derives rates and losses from it; `poller` inspects the store on
+a thread of its own and at a bounded rate; `keys` is the state of the user interface; `view` renders
+both as lines; `terminal` draws them and restores the terminal. Only `poller` and `terminal` do I/O.
 
-It is drawn with a dozen escape sequences that every terminal since the VT100 knows, and termios. A
-library for full screens (textual, rich, curses) was not taken: it would bring windows, layouts and
-events, of which a list and four keys need none, and curses asks for a description of the terminal
-that the other end of an ssh often does not have.
+The screen is drawn with a dozen escape sequences that every terminal since the VT100 knows, and
+termios. A full-screen library (textual, rich, curses) was rejected: it brings windows, layouts and
+events, of which a list and a few keys need none, and curses needs a terminal description that the
+remote end of an ssh session often lacks.
 """

@@ -1,8 +1,8 @@
-"""What the operator is about: which line is chosen, what is typed, what is asked. No I/O.
+"""State of the user interface: the selected line, the filter, the open question. No I/O.
 
-Modes: the list; one name, with its holders and waiters; a filter that is being typed; a question
-before something is broken; the help. A hold is broken only by ``y`` to a question that shows its
-holder and its fence, and the fence goes with the request: who else holds it by then is left alone.
+Modes: the list; the details of one name, with its holders and waiters; typing a filter; the
+question before a break; the help. A hold is broken only by ``y`` in reply to a question that shows
+its holder and fence. The request carries the fence, so a later holder is not broken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from lockfast.cli.admin import Address, Sight
+from lockfast.cli.admin import Address, Inspection
 from lockfast.cli.top.model import Order, Seen
 from lockfast.model import Holder
 
@@ -28,33 +28,33 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Enough seen."""
+    """The operator quits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """End this hold, if it still has this fence."""
+    """Break this hold, if it still has this fence."""
 
     address: Address
     fence: int
 
 
 class Operator:
-    """One who presses keys. ``rows`` is what the list shows now, ``name`` what is looked at."""
+    """Handles the keys. ``rows`` are the current lines of the list, ``name`` the open name."""
 
     def __init__(self) -> None:
         self.mode = Mode.LIST
         self.order = Order.WAIT
         self.filter = ""
-        self.chosen: Address | None = None  # a line of the list, which it follows
-        self.name: Address | None = None  # whose holders and waiters are shown
-        self.at = 0  # which of them
-        self.target: tuple[Sight, Holder] | None = None  # what is to be broken
+        self.selected: Address | None = None  # line of the list; follows the name when lines move
+        self.name: Address | None = None  # the name whose details are open
+        self.at = 0  # selected holder or waiter in the details
+        self.target: tuple[Inspection, Holder] | None = None  # hold that the question is about
         self.message = ""
         self._back = Mode.LIST
 
     def press(self, key: str, rows: Sequence[Seen], name: Seen | None, page: int) -> object:
-        """Do what the key says; `Quit` and `Break` are for others to do."""
+        """Handle a key. `Quit` and `Break` are returned for the caller to carry out."""
         self.message = ""
         match self.mode:
             case Mode.FILTER:
@@ -70,9 +70,9 @@ class Operator:
         return self._in_list(key, rows, page)
 
     def line_of(self, rows: Sequence[Seen]) -> int:
-        """Where in the list the chosen name is now; the first line if it is not there any more."""
+        """Line of the selected name; the first line if the name is gone."""
         for line, seen in enumerate(rows):
-            if seen.sight.address == self.chosen:
+            if seen.inspection.address == self.selected:
                 return line
         return 0
 
@@ -82,7 +82,7 @@ class Operator:
         line = self.line_of(rows)
         moved = _moved(key, line, len(rows), page)
         if moved is not None:
-            self.chosen = rows[moved].sight.address if rows else None
+            self.selected = rows[moved].inspection.address if rows else None
         elif key in ("q", "Q"):
             return Quit()
         elif key == "/":
@@ -100,14 +100,14 @@ class Operator:
         return None
 
     def _open(self, seen: Seen) -> None:
-        self.chosen = self.name = seen.sight.address
+        self.selected = self.name = seen.inspection.address
         self.mode, self.at = Mode.NAME, 0
 
     # ---- one name --------------------------------------------------------------------------
 
     def _in_name(self, key: str, name: Seen | None, page: int) -> object:
-        if name is not None and name.sight.address != self.name:
-            name = None  # of another name nothing may be broken here
+        if name is not None and name.inspection.address != self.name:
+            name = None  # outdated: never break a hold of another name here
         count = 0
         if name is not None:
             count = len(name.snapshot.holders) + len(name.snapshot.waiters)
@@ -125,13 +125,13 @@ class Operator:
     def _ask(self, seen: Seen, at: int | None = None) -> None:
         holders = seen.snapshot.holders
         if not holders:
-            self.message = "nobody holds it: there is nothing to break"
+            self.message = "not held: there is nothing to break"
         elif at is None and len(holders) > 1:
-            self.message = f"{len(holders)} hold it: choose one, then b"
+            self.message = f"{len(holders)} holders: select one, then press b"
         elif at is not None and at >= len(holders):
-            self.message = "this one waits: only a hold can be broken"
+            self.message = "this is a waiter: only a hold can be broken"
         else:
-            self.target = (seen.sight, holders[at or 0])
+            self.target = (seen.inspection, holders[at or 0])
             self._back, self.mode = self.mode, Mode.BREAK
 
     def _answer(self, key: str) -> object:
@@ -156,7 +156,7 @@ class Operator:
 
 
 def _moved(key: str, line: int, count: int, page: int) -> int | None:
-    """The line after a key that moves; None if it does not."""
+    """Line after a movement key; None for other keys."""
     steps = {
         "up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page,
         "home": -count, "g": -count, "end": count, "G": count,

@@ -1,16 +1,16 @@
-"""What is known of a store's names, and what follows from two looks at one. No I/O, no clock.
+"""Known state of a store's names, and what two inspections of a name imply. No I/O, no clock.
 
-What a look cannot tell is not made up:
+Nothing is shown that an inspection cannot know:
 
-- Between two looks at a name those holds that are new were granted. There may have been more, which
-  came and went in between: hand-overs are **at least** so many.
-- A hold that is gone was released, broken, or has lapsed: its lease ran out. That is said only if
-  the lease was to end before the second look (`watching` has the rule), and the looks were close
-  together: a live holder renews long before. What runs once per period, and the count-downs of a
-  latch, are meant to lapse.
-- Of a store with very many names only some are looked at in each round: those on the screen, those
-  that somebody waits for, and the next few of all the others, in turn. Of what was seen at most
-  ``MOST_KEPT`` are kept, the contended and the longest held.
+- A hold that is new since the last inspection was granted in between. Further holds may have come
+  and gone unseen, so the number of hand-overs is a **lower bound**.
+- A hold that is gone was released or broken, or has lapsed (its lease expired). It counts as lapsed
+  only if its lease was due to end before the second inspection (`changes` has the rule) and the two
+  were close together: a live holder renews long before. Periods of ``once_every`` and the
+  count-downs of a latch are meant to lapse, and are not counted.
+- With very many names, each round inspects only some: those on the screen, those with waiters, and
+  the next few of the others in rotation. At most ``MOST_KEPT`` names are kept: contended names
+  first, then those held longest.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from lockfast.cli.admin import Address, Sight
+from lockfast.cli.admin import Address, Inspection
 from lockfast.cli.changes import LAPSED, Event, changes
 from lockfast.cli.render import kind_and_size
 from lockfast.model import Snapshot
 
-MOST_LOOKS = 200
+MOST_INSPECTIONS = 200
 MOST_KEPT = 5000
-MEMORY = 10.0  # seconds over which a rate is averaged, more or less
-CLOSE = 5.0  # looks that are further apart say nothing about why a hold ended
+MEMORY = 10.0  # time constant of the averaged rate, in seconds
+CLOSE = 5.0  # inspections further apart do not show why a hold ended
 
 
 class Order(Enum):
-    """What stands first."""
+    """Sort order of the list."""
 
     WAIT = "wait"
     HOLD = "hold"
@@ -48,16 +48,16 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A name as it was seen last, at our time ``at``, and what was learned by looking again."""
+    """A name as last inspected, at local time ``at``, and the figures derived so far."""
 
-    sight: Sight
+    inspection: Inspection
     at: float
-    rate: float = 0.0  # hand-overs per second, at least
+    rate: float = 0.0  # hand-overs per second, a lower bound
     lapsed: int = 0
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.sight.snapshot
+        return self.inspection.snapshot
 
     @property
     def waited_since(self) -> float:
@@ -68,35 +68,35 @@ class Seen:
         return min((one.since for one in self.snapshot.holders), default=math.inf)
 
 
-def followed(before: Seen | None, sight: Sight, at: float) -> Seen:
-    """What is known of a name after one more look."""
+def updated(before: Seen | None, inspection: Inspection, at: float) -> Seen:
+    """Combine the previous state of a name with a new inspection."""
     if before is None:
-        return Seen(sight, at)
+        return Seen(inspection, at)
     apart = max(at - before.at, 1e-6)
-    happened = _between(before, sight.snapshot)
-    granted = sum(event.holder is not None for event in happened)
-    fades = math.exp(-apart / MEMORY)
-    rate = fades * before.rate + (1 - fades) * granted / apart
-    return Seen(sight, at, rate, before.lapsed + _lapsed(before, happened))
+    events = _events(before, inspection.snapshot)
+    granted = sum(event.holder is not None for event in events)
+    decay = math.exp(-apart / MEMORY)
+    rate = decay * before.rate + (1 - decay) * granted / apart
+    return Seen(inspection, at, rate, before.lapsed + _lapsed(before, events))
 
 
-def _between(before: Seen, after: Snapshot) -> list[Event]:
+def _events(before: Seen, after: Snapshot) -> list[Event]:
     passed = after.now - before.snapshot.now
     return list(changes(before.snapshot, after, passed if 0 < passed <= CLOSE else None))
 
 
-def _lapsed(before: Seen, happened: Iterable[Event]) -> int:
-    """How many holds are gone although nobody can have released them, as far as can be told."""
+def _lapsed(before: Seen, events: Iterable[Event]) -> int:
+    """Number of holds that ended because their lease expired, as far as it is known."""
     kind, _ = kind_and_size(before.snapshot)
-    if before.sight.address.once or kind == "latch":
+    if before.inspection.address.once or kind == "latch":
         return 0
-    return sum(event.how == LAPSED for event in happened)
+    return sum(event.how == LAPSED for event in events)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     names: int  # in the store
-    known: int  # of those, looked at and kept
+    known: int  # of those, inspected and kept
     contended: int
     waiting: int
     rate: float
@@ -107,52 +107,52 @@ class Model:
     def __init__(self) -> None:
         self._names: list[Address] = []
         self._seen: dict[Address, Seen] = {}
-        self._turn = -1
+        self._last = -1  # last name inspected in rotation
         self._lapsed = 0  # of names that are free by now
 
-    def found(self, names: Iterable[Address], at: float) -> None:
-        """All names that are held or waited for, at our time ``at``. Those that were known and are
-        not among them have become free."""
+    def listed(self, names: Iterable[Address], at: float) -> None:
+        """Replace the list of names that are held or waited for, as of local time ``at``. Known
+        names that are not on it have become free."""
         self._names = list(names)
-        there = set(self._names)
-        for address in [address for address in self._seen if address not in there]:
+        present = set(self._names)
+        for address in [address for address in self._seen if address not in present]:
             seen = self._seen.pop(address)
-            # Nothing tells the store's time of this: ours has passed as fast.
+            # The store's time of this is unknown; local time has advanced equally.
             free = Snapshot("", 0, (), (), seen.snapshot.now + (at - seen.at))
-            self._lapsed += seen.lapsed + _lapsed(seen, _between(seen, free))
+            self._lapsed += seen.lapsed + _lapsed(seen, _events(seen, free))
 
-    def saw(self, sight: Sight, at: float) -> None:
-        """One look at one name."""
-        after = followed(self._seen.get(sight.address), sight, at)
-        if sight.is_free:
+    def inspected(self, inspection: Inspection, at: float) -> None:
+        """Record an inspection of one name."""
+        after = updated(self._seen.get(inspection.address), inspection, at)
+        if inspection.is_free:
             self._lapsed += after.lapsed
-            self._seen.pop(sight.address, None)
+            self._seen.pop(inspection.address, None)
             return
-        self._seen[sight.address] = after
-        if len(self._seen) > MOST_KEPT + MOST_LOOKS:  # some at a time: it is not worth it for one
-            kept = heapq.nlargest(MOST_KEPT, self._seen.values(), key=_interest)
-            self._seen = {seen.sight.address: seen for seen in kept}
+        self._seen[inspection.address] = after
+        if len(self._seen) > MOST_KEPT + MOST_INSPECTIONS:  # a sort per name would be too slow
+            kept = heapq.nlargest(MOST_KEPT, self._seen.values(), key=_priority)
+            self._seen = {seen.inspection.address: seen for seen in kept}
 
-    def to_look_at(self, shown: Sequence[Address]) -> list[Address]:
-        """In this round: what is on the screen, what is waited for, then the others in turn."""
+    def to_inspect(self, visible: Sequence[Address]) -> list[Address]:
+        """Names to inspect in this round: visible ones, contended ones, then others in rotation."""
         contended = [address for address, seen in self._seen.items() if seen.snapshot.waiters]
-        # A quarter is left for the others, or nobody would see what they have become.
-        wanted = dict.fromkeys([*shown, *contended][: MOST_LOOKS * 3 // 4])
+        # A quarter is reserved for the other names, or their state would never be updated.
+        wanted = dict.fromkeys([*visible, *contended][: MOST_INSPECTIONS * 3 // 4])
         names = self._names
-        for _ in range(min(len(names), MOST_LOOKS - len(wanted))):
-            self._turn = (self._turn + 1) % len(names)
-            wanted[names[self._turn]] = None
+        for _ in range(min(len(names), MOST_INSPECTIONS - len(wanted))):
+            self._last = (self._last + 1) % len(names)
+            wanted[names[self._last]] = None
         return list(wanted)
 
     def get(self, address: Address) -> Seen | None:
         return self._seen.get(address)
 
     def rows(self, order: Order, text: str) -> list[Seen]:
-        """Those whose name, holder or label has ``text`` in it, in this order."""
+        """Names with ``text`` in the name or in a holder or waiter, in this order."""
         rows = [seen for seen in self._seen.values() if _matches(seen, text.casefold())]
-        rows.sort(key=lambda seen: seen.sight.address)
+        rows.sort(key=lambda seen: seen.inspection.address)
         if order is not Order.NAME:
-            rows.sort(key=_KEYS[order])  # names stay in order where it is equal
+            rows.sort(key=_KEYS[order])  # stable: equal keys stay sorted by name
         return rows
 
     def totals(self) -> Totals:
@@ -167,8 +167,8 @@ class Model:
         )
 
 
-# By since when, not by how long: names are looked at one after the other, and lines would change
-# places all the time.
+# Sort by start time, not by duration: names are inspected one after the other, so durations are of
+# different moments and lines would swap all the time.
 _KEYS: dict[Order, Callable[[Seen], tuple[float, ...]]] = {
     Order.WAIT: lambda seen: (seen.waited_since, seen.held_since),
     Order.HOLD: lambda seen: (seen.held_since,),
@@ -177,13 +177,13 @@ _KEYS: dict[Order, Callable[[Seen], tuple[float, ...]]] = {
 }
 
 
-def _interest(seen: Seen) -> tuple[bool, float]:
+def _priority(seen: Seen) -> tuple[bool, float]:
     return bool(seen.snapshot.waiters), -seen.held_since
 
 
 def _matches(seen: Seen, text: str) -> bool:
-    if not text or text in seen.sight.address.name.casefold():
+    if not text or text in seen.inspection.address.name.casefold():
         return True
-    people = [one.who for one in seen.snapshot.holders]
-    people += [one.who for one in seen.snapshot.waiters]
-    return any(text in str(who).casefold() for who in people)
+    owners = [one.who for one in seen.snapshot.holders]
+    owners += [one.who for one in seen.snapshot.waiters]
+    return any(text in str(who).casefold() for who in owners)

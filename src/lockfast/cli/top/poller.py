@@ -1,10 +1,9 @@
-"""Looks at the store, on a thread of its own: an operator who types must not wait for a store,
-least of all for one that does not answer.
+"""Poll the store on a thread of its own, so that keys never wait for a store that is slow or down.
 
-The pace: a round begins every ``interval``, and looks at names one by one for at most half of that,
-so that the store has at least as much peace as it has questions. The walk over all names, which is
-what costs most where there are many, is repeated after ten times as long as it took. An error is
-shown, and the next round comes as if nothing had been.
+Rate: a round begins every ``interval`` and inspects names one by one for at most half of it, so
+that the store is idle at least half of the time. Listing all names, the most expensive step where
+there are many, is repeated only after ten times as long as it took. An error is shown, and the next
+round starts as usual.
 """
 
 from __future__ import annotations
@@ -14,106 +13,106 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lockfast import clock
-from lockfast.cli.admin import Address, Desk
-from lockfast.cli.sanitize import shown
+from lockfast.cli.admin import Address, Admin
+from lockfast.cli.sanitize import escaped
 from lockfast.cli.top.keys import Break
 from lockfast.cli.top.model import Model
 from lockfast.core.explain import ago
 from lockfast.errors import LockfastError
 
-WALKS = 10  # a walk takes at most one part of so many of the time
-LAST_LOOK = 0.2
+LISTING_PAUSE = 10  # pause between two listings, as a multiple of the time one takes
+JOIN_LIMIT = 0.2
 
 
-class Looker:
+class Poller:
     def __init__(
         self,
-        desk: Desk,
+        admin: Admin,
         prefix: str,
         *,
         everywhere: bool,
         interval: float,
-        news: Callable[[], None],
+        on_update: Callable[[], None],
     ) -> None:
         self.model = Model()
-        self.mutex = threading.Lock()  # around the model and what follows
-        self.shown: Sequence[Address] = ()  # on the screen
-        self.told: deque[str] = deque()  # what became of breaks
-        self._desk = desk
+        self.mutex = threading.Lock()  # guards the model
+        self.visible: Sequence[Address] = ()  # names on the screen
+        self.messages: deque[str] = deque()  # results of breaks
+        self._admin = admin
         self._prefix = prefix
         self._everywhere = everywhere
         self._interval = interval
-        self._news = news
-        self._asked: deque[Break] = deque()
+        self._on_update = on_update
+        self._breaks: deque[Break] = deque()
         self._wake = threading.Event()
-        self._over = False
-        self._walk_at = 0.0
-        self._silent_since: float | None = None
+        self._stopped = False
+        self._next_listing = 0.0
+        self._failing_since: float | None = None
         self._error = ""
-        self._thread = threading.Thread(target=self._run, name="looker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """It may be asking a store that does not answer: what it hears nobody will see."""
-        self._over = True
+        """Stop the thread. It may be waiting for a store that does not answer: join briefly."""
+        self._stopped = True
         self._wake.set()
-        self._thread.join(LAST_LOOK)
+        self._thread.join(JOIN_LIMIT)
 
-    def ask(self, what: Break) -> None:
-        """Break it, soon."""
-        self._asked.append(what)
+    def request_break(self, request: Break) -> None:
+        """Queue a break, to be carried out at the start of the next round, which begins now."""
+        self._breaks.append(request)
         self._wake.set()
 
-    def trouble(self) -> str:
-        """What is wrong with the store, and how old the picture is."""
-        since = self._silent_since
+    def problem(self) -> str:
+        """Error of the store and age of the displayed data; empty if all is well."""
+        since = self._failing_since
         if since is None:
             return ""
-        return f"nothing seen for {ago(clock.now() - since)}: {self._error}"
+        return f"no data for {ago(clock.now() - since)}: {self._error}"
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._stopped:
             began = clock.now()
             try:
                 self._round(began)
-                self._silent_since = None
+                self._failing_since = None
             except LockfastError as error:
                 self._error = str(error)
-                self._silent_since = self._silent_since or began
-            self._news()
+                self._failing_since = self._failing_since or began
+            self._on_update()
             self._wake.wait(max(began + self._interval - clock.now(), self._interval / 2))
             self._wake.clear()
 
     def _round(self, began: float) -> None:
-        self._break_what_was_asked_for()
-        if began >= self._walk_at:
-            names = self._desk.addresses(self._prefix, everywhere=self._everywhere)
+        self._carry_out_breaks()
+        if began >= self._next_listing:
+            names = self._admin.addresses(self._prefix, everywhere=self._everywhere)
             now = clock.now()
-            self._walk_at = now + max(WALKS * (now - began), self._interval / 2)
+            self._next_listing = now + max(LISTING_PAUSE * (now - began), self._interval / 2)
             with self.mutex:
-                self.model.found(names, now)
+                self.model.listed(names, now)
         with self.mutex:
-            wanted = self.model.to_look_at(self.shown)
+            wanted = self.model.to_inspect(self.visible)
         until = clock.now() + self._interval / 2
         for address in wanted:
-            if self._over or self._asked or clock.now() > until:
+            if self._stopped or self._breaks or clock.now() > until:
                 break
-            sight = self._desk.look(address)
+            inspection = self._admin.inspect(address)
             with self.mutex:
-                self.model.saw(sight, clock.now())
+                self.model.inspected(inspection, clock.now())
 
-    def _break_what_was_asked_for(self) -> None:
-        while self._asked:
-            address, fence = (what := self._asked.popleft()).address, what.fence
-            name = shown(address.name)
+    def _carry_out_breaks(self) -> None:
+        while self._breaks:
+            address, fence = (request := self._breaks.popleft()).address, request.fence
+            name = escaped(address.name)
             try:
-                if self._desk.break_hold(address, fence):
-                    said = f"{name}: broken, fence {fence}"
+                if self._admin.break_hold(address, fence):
+                    message = f"{name}: broken, fence {fence}"
                 else:
-                    said = f"{name}: fence {fence} does not hold it any more, nothing was broken"
+                    message = f"{name}: no hold has fence {fence} any more, nothing was broken"
             except LockfastError as error:
-                said = f"{name}: whether it was broken is unknown: {error}"
-            self.told.append(said)
-            self._news()
+                message = f"{name}: whether it was broken is unknown: {error}"
+            self.messages.append(message)
+            self._on_update()

@@ -1,8 +1,9 @@
-"""The screen and the keyboard, borrowed: whatever happens they are given back as they were.
+"""The terminal as a full screen: it is always restored, however the program ends.
 
-Signals are part of it. SIGTERM, SIGHUP and SIGINT end the loop, which gives the screen back;
-Ctrl-Z gives it back, stops us, and takes it again afterwards; a new size is drawn anew. All of them
-only wake the loop up (a byte in a pipe), so that nothing happens in the middle of something else.
+Signals are handled here too. SIGTERM, SIGHUP and SIGINT end the loop, which restores the terminal;
+Ctrl-Z restores it, stops the process, and takes the terminal again afterwards; a change of size
+redraws all. The handlers only wake the loop (a byte in a pipe), so that no signal is handled in the
+middle of an operation.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from typing import Self
 
 from lockfast.cli.top.view import PLAIN, Line
 
-# The other screen, no cursor, and lines that are too long are cut, not wrapped.
+# Alternate screen, no cursor, no wrapping of long lines.
 TAKE = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-GIVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+RESTORE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 STYLES = {"": "", "bold": "\x1b[1m", "reverse": "\x1b[7m"}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OTHERS = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-# How long the rest of an escape sequence may take over a slow line.
+# Limit for the rest of an escape sequence to arrive over a slow connection.
 REST = 0.05
 SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[A-Za-z])")
-BEGUN = re.compile(r"\x1b(\[[0-?]*[ -/]*|O)?$")
+INCOMPLETE = re.compile(r"\x1b(\[[0-?]*[ -/]*|O)?$")
 NAMED = {
     "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down",
     "\x1b[D": "left", "\x1bOD": "left",
@@ -44,7 +45,7 @@ NAMED = {
 
 
 class Ended(Exception):
-    """By a signal, or because the terminal is gone (0)."""
+    """The program has to end: by this signal, or because the terminal is gone (0)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -56,22 +57,22 @@ class Terminal:
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._letters = codecs.getincrementaldecoder("utf-8")("replace")
         self._encoding = sys.stdout.encoding or "ascii"
-        self._plain = not _can_say("≥…⏎↑↓", self._encoding)
+        self._plain = not _can_encode("≥…⏎↑↓", self._encoding)
         self._drawn: list[Line] = []
         self._before: list[object] = []
-        self._had: dict[int, object] = {}
-        self._came: list[int] = []
+        self._handlers: dict[int, object] = {}
+        self._received: list[int] = []
         self._typed = ""
 
-    # ---- borrowing -------------------------------------------------------------------------
+    # ---- taking and restoring --------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
-        self._had_wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._old_wakeup_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in (*ENDING, *OTHERS):
-            self._had[number] = signal.signal(number, self._heard)
+            self._handlers[number] = signal.signal(number, self._on_signal)
         self._take()
         return self
 
@@ -81,40 +82,40 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._give()
-        for number, handler in self._had.items():
+        self._restore()
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        signal.set_wakeup_fd(self._had_wakeup)
+        signal.set_wakeup_fd(self._old_wakeup_fd)
         for end in self._pipe:
             os.close(end)
 
     def _take(self) -> None:
         self._before = termios.tcgetattr(self._in)
-        # Keys at once and unseen; Ctrl-C and Ctrl-Z are signals still.
+        # Deliver keys at once and without echo; Ctrl-C and Ctrl-Z still send signals.
         tty.setcbreak(self._in, termios.TCSADRAIN)
         self._drawn = []
         self._write(TAKE)
 
-    def _give(self) -> None:
-        with contextlib.suppress(Ended, termios.error):  # a terminal that is gone needs nothing
-            self._write(GIVE)
+    def _restore(self) -> None:
+        with contextlib.suppress(Ended, termios.error):  # nothing to restore if it is gone
+            self._write(RESTORE)
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
 
     # ---- signals ---------------------------------------------------------------------------
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        self._came.append(number)
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._received.append(number)
 
-    def _obey(self) -> None:
-        while self._came:
-            number = self._came.pop(0)
+    def _handle_signals(self) -> None:
+        while self._received:
+            number = self._received.pop(0)
             if number in ENDING:
                 raise Ended(number)
             if number == signal.SIGTSTP:
                 self._suspend()
             elif number == signal.SIGCONT:
-                # Stopped by something that we could not hear of (SIGSTOP): who knows how the
-                # terminal looks now.
+                # Continued after SIGSTOP, which cannot be caught: the state of the terminal is
+                # unknown.
                 tty.setcbreak(self._in, termios.TCSADRAIN)
                 self._drawn = []
                 self._write(TAKE)
@@ -122,15 +123,15 @@ class Terminal:
                 self._drawn = []
 
     def _suspend(self) -> None:
-        """Back to the shell, until it says fg."""
-        self._give()
+        """Return to the shell until fg."""
+        self._restore()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._heard)
+        signal.signal(signal.SIGTSTP, self._on_signal)
         self._take()
 
     def wake(self) -> None:
-        """End `keys`, from any thread."""
+        """Make `keys` return. May be called from any thread."""
         with contextlib.suppress(OSError):
             os.write(self._pipe[1], b"\0")
 
@@ -143,24 +144,24 @@ class Terminal:
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """What has changed since it was drawn last: an ssh may be slow."""
+        """Draw the lines that have changed since the last call: the connection may be slow."""
         if len(lines) != len(self._drawn):
             self._drawn = []
-        said = [] if self._drawn else ["\x1b[0m\x1b[2J"]
+        output = [] if self._drawn else ["\x1b[0m\x1b[2J"]
         for at, line in enumerate(lines):
             if not self._drawn or self._drawn[at] != line:
                 text = line.text.translate(PLAIN) if self._plain else line.text
-                said.append(f"\x1b[{at + 1};1H{STYLES[line.style]}{text}\x1b[0m\x1b[K")
+                output.append(f"\x1b[{at + 1};1H{STYLES[line.style]}{text}\x1b[0m\x1b[K")
         self._drawn = list(lines)
-        if said:
-            self._write("".join(said))
+        if output:
+            self._write("".join(output))
 
     def _write(self, text: str) -> None:
         data = text.encode(self._encoding, "backslashreplace")
         try:
             while data:
                 data = data[os.write(self._out, data) :]
-        except BlockingIOError:  # somebody made it so, and reads slowly: draw all of it next time
+        except BlockingIOError:  # made non-blocking by another program: redraw all next time
             self._drawn = []
         except OSError as error:
             raise Ended(0) from error
@@ -168,22 +169,22 @@ class Terminal:
     # ---- the keyboard ----------------------------------------------------------------------
 
     def keys(self, timeout: float) -> list[str]:
-        """What was pressed; nothing after so long, or when `wake` was called. `Ended`, if we are
-        to end."""
-        self._obey()
+        """Wait for keys; return none after the timeout or after `wake`. Raises `Ended` if the
+        program has to end."""
+        self._handle_signals()
         ready = select.select([self._in, self._pipe[0]], [], [], timeout)[0]
         if self._pipe[0] in ready:
             os.read(self._pipe[0], 4096)
-        self._obey()
+        self._handle_signals()
         if self._in not in ready:
             return []
         self._read()
-        while BEGUN.search(self._typed) and select.select([self._in], [], [], REST)[0]:
+        while INCOMPLETE.search(self._typed) and select.select([self._in], [], [], REST)[0]:
             self._read()
         typed, self._typed = self._typed, ""
         return parsed(typed)
 
-    def forget_typed(self) -> None:
+    def discard_typed(self) -> None:
         with contextlib.suppress(termios.error):
             termios.tcflush(self._in, termios.TCIFLUSH)
 
@@ -198,7 +199,7 @@ class Terminal:
 
 
 def parsed(text: str) -> list[str]:
-    """Keys by name, or the letter itself; sequences that we do not know are passed over."""
+    """Split input into keys: named ones, or the character itself. Unknown sequences are ignored."""
     keys = []
     while text:
         sequence = SEQUENCE.match(text)
@@ -211,7 +212,7 @@ def parsed(text: str) -> list[str]:
     return keys
 
 
-def _can_say(text: str, encoding: str) -> bool:
+def _can_encode(text: str, encoding: str) -> bool:
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -1,7 +1,7 @@
-"""The screen as lines of text, for any size from 40×8 on. No I/O.
+"""Render the screen as lines of text, for any size of at least 40 × 8. No I/O.
 
-What strangers wrote (names, labels, hosts) passes through `plain`, so that none of it can move the
-cursor; what marks a line (bold, reverse) is added by the terminal, which knows where a line ends.
+Foreign text (names, labels, hosts) is escaped (`sanitize`), so that it cannot move the cursor.
+Styles (bold, reverse) are added by the terminal, which knows where a line ends.
 """
 
 from __future__ import annotations
@@ -9,68 +9,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockfast.cli.render import held_for, kind_cell, lease_left, mode, tersely, waits_for, whose
-from lockfast.cli.sanitize import CUT, cut, legible, padded, shown, width_of
+from lockfast.cli.render import (
+    describe,
+    describe_short,
+    held_for,
+    kind_cell,
+    lease_left,
+    mode,
+    waiting_for,
+)
+from lockfast.cli.sanitize import ELLIPSIS, escaped, padded, printable, shorten, width_of
 from lockfast.cli.table import Column, table
 from lockfast.cli.top.keys import Mode, Operator
 from lockfast.cli.top.model import Seen, Totals
 from lockfast.model import Holder, Waiter
 
 COLUMNS = (
-    Column("NAME", cuts=True),
+    Column("NAME", shortens=True),
     Column("KIND"),
-    Column("HOLDER", cuts=True),
+    Column("HOLDER", shortens=True),
     Column("HELD", right=True),
     Column("WAIT", right=True),
     Column("LONGEST", right=True),
     Column("≥/s", right=True),
     Column("LAPSED", right=True),
 )
-PEOPLE = (
+DETAILS = (
     Column(""),
-    Column("WHO", cuts=True),
+    Column("WHO", shortens=True),
     Column("FENCE", right=True),
     Column("SINCE", right=True),
     Column("LEASE", right=True),
     Column("TAKES", right=True),
 )
-# Below so many columns some are left out: who, and how often, can be seen in the name's own view.
+# On narrower screens some columns are omitted; the details of a name show them.
 NARROW = 64
 KEYS = {
-    Mode.LIST: "q quit  / filter  s sort  ⏎ look  b break  ? help",
-    Mode.NAME: "esc back  ↑↓ choose  b break  ? help",
+    Mode.LIST: "q quit  / filter  s sort  ⏎ details  b break  ? help",
+    Mode.NAME: "esc back  ↑↓ select  b break  ? help",
     Mode.FILTER: "⏎ keep  esc clear",
-    Mode.BREAK: "y break it  any other key: no",
+    Mode.BREAK: "y break  any other key: cancel",
     Mode.HELP: "any key: back",
 }
 HELP = """\
-↑ ↓ j k, page up/down, g G   choose a line
-⏎ look at a name: all who hold it and wait for it, in order
-b break a hold, after a question that shows its holder and its fence
-/ show only names, holders and labels with some text in them; esc clears
+↑ ↓ j k, page up/down, g G   select a line
+⏎ details of a name: all holders, and all waiters in order
+b break a hold, after a question that shows its holder and fence
+/ filter by text in names, holders and labels; esc clears
 s sort by: longest wait, longest hold, hand-overs, lapsed, name
 q quit   Ctrl-Z suspend
 
-HELD is for how long, WAIT how many wait, LONGEST the one who has waited
-longest. ≥/s is hand-overs a second that were seen:
-between two looks there may be more. LAPSED are holds that ended with
-their lease and without a release, as far as that was seen here.
-Of a store with very many names some are looked at in each round: those
-shown, those waited for, and the others in turn."""
+HELD: how long it has been held.  WAIT: number of waiters.
+LONGEST: the longest wait so far.
+≥/s: observed hand-overs per second, a lower bound.
+LAPSED: holds that ended because the lease expired without a release,
+as far as observed here.
+With very many names, each round inspects the names on the screen,
+names with waiters, and some of the others in rotation."""
 LEAST_LINES, LEAST_COLUMNS = 8, 40
 PLAIN = str.maketrans({"≥": ">", "…": "~", "⏎": "RET", "↑": "^", "↓": "v", "—": "-"})
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that a screen shows."""
+    """Contents of a screen."""
 
     where: str
     clock: str
     totals: Totals
     rows: Sequence[Seen]
     name: Seen | None
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +89,18 @@ class Line:
 
 
 def frame(scene: Scene, operator: Operator, width: int, height: int) -> list[Line]:
-    """Exactly ``height`` lines of at most ``width`` columns."""
+    """Render exactly ``height`` lines of at most ``width`` columns."""
     if width < LEAST_COLUMNS or height < LEAST_LINES:
-        few = [Line(cut(f"{LEAST_COLUMNS}×{LEAST_LINES} at least", width))]
-        return _filled(few, height)[:height]
+        message = [Line(shorten(f"at least {LEAST_COLUMNS}×{LEAST_LINES}", width))]
+        return _filled(message, height)[:height]
     lines = [_title(scene, width), _counts(scene, operator, width)]
     match operator.mode:
         case Mode.HELP:
-            body = [Line(cut(line, width)) for line in HELP.splitlines()]
+            body = [Line(shorten(line, width)) for line in HELP.splitlines()]
         case Mode.BREAK:
             body = _question(operator, width)
         case Mode.NAME:
-            body = _people(scene.name, operator, width, height - 3)
+            body = _details(scene.name, operator, width, height - 3)
         case _:
             body = _list(scene, operator, width, height - 3)
     lines += body[: height - 3]
@@ -99,17 +108,17 @@ def frame(scene: Scene, operator: Operator, width: int, height: int) -> list[Lin
 
 
 def page(height: int) -> int:
-    """Lines of the list."""
+    """Number of lines of the list."""
     return max(height - 4, 1)
 
 
-def window(chosen: int, count: int, height: int) -> int:
-    """Where the list begins, so that the chosen line is on the screen, in its middle if it can."""
-    return max(min(chosen - height // 2, count - height), 0)
+def window(selected: int, count: int, height: int) -> int:
+    """First visible line, such that the selected one is visible, and centered if possible."""
+    return max(min(selected - height // 2, count - height), 0)
 
 
 def _title(scene: Scene, width: int) -> Line:
-    left = cut(f"lockfast top  {legible(scene.where)}", width - len(scene.clock) - 1)
+    left = shorten(f"lockfast top  {printable(scene.where)}", width - len(scene.clock) - 1)
     return Line(padded(left, width - len(scene.clock)) + scene.clock, "bold")
 
 
@@ -118,26 +127,26 @@ def _counts(scene: Scene, operator: Operator, width: int) -> Line:
     known = "" if totals.known >= totals.names else f" ({totals.known} known)"
     parts = [
         f"{totals.names} names{known}",
-        f"{totals.contended} waited for by {totals.waiting}",
+        f"{totals.contended} contended, {totals.waiting} waiting",
         f"hand-overs ≥ {totals.rate:.1f}/s",
         *([f"lapsed {totals.lapsed}"] if totals.lapsed else []),
         f"by {operator.order.value}",
     ]
     if operator.filter and operator.mode is not Mode.FILTER:
-        parts.append(f"/{shown(operator.filter)}")
-    return Line(_begun("  ".join(parts), width))
+        parts.append(f"/{escaped(operator.filter)}")
+    return Line(_truncated("  ".join(parts), width))
 
 
 def _list(scene: Scene, operator: Operator, width: int, height: int) -> list[Line]:
     if not scene.rows:
-        said = "nothing that matches" if operator.filter else "nothing is held or waited for"
-        return [Line(""), Line(cut(f"  {said}", width))]
-    chosen = operator.line_of(scene.rows)
-    first = window(chosen, len(scene.rows), height - 1)
+        message = "no name matches" if operator.filter else "nothing is held or waited for"
+        return [Line(""), Line(shorten(f"  {message}", width))]
+    selected = operator.line_of(scene.rows)
+    first = window(selected, len(scene.rows), height - 1)
     some = scene.rows[first : first + height - 1]
     kept = (0, 3, 4, 5, 7) if width < NARROW else range(len(COLUMNS))
     titles, *lines = _table(COLUMNS, [_row(seen) for seen in some], kept, width)
-    return [Line(titles, "bold"), *_marked(lines, chosen - first, width)]
+    return [Line(titles, "bold"), *_highlighted(lines, selected - first, width)]
 
 
 def _table(
@@ -145,12 +154,12 @@ def _table(
 ) -> list[str]:
     some = [[row[at] for at in kept] for row in rows]
     lines = table([columns[at] for at in kept], some, width)
-    return [_begun(line, width) for line in lines]
+    return [_truncated(line, width) for line in lines]
 
 
-def _marked(lines: Sequence[str], chosen: int, width: int) -> list[Line]:
+def _highlighted(lines: Sequence[str], selected: int, width: int) -> list[Line]:
     return [
-        Line(padded(line, width), "reverse") if at == chosen else Line(line)
+        Line(padded(line, width), "reverse") if at == selected else Line(line)
         for at, line in enumerate(lines)
     ]
 
@@ -160,9 +169,9 @@ def _row(seen: Seen) -> list[str]:
     first = snapshot.holders[0] if snapshot.holders else None
     more = f" +{len(snapshot.holders) - 1}" if len(snapshot.holders) > 1 else ""
     return [
-        shown(seen.sight.address.name),
-        kind_cell(seen.sight),
-        tersely(first.who) + more if first else "-",
+        escaped(seen.inspection.address.name),
+        kind_cell(seen.inspection),
+        describe_short(first.who) + more if first else "-",
         brief(snapshot.now - seen.held_since) if first else "-",
         str(len(snapshot.waiters)),
         brief(snapshot.now - seen.waited_since) if snapshot.waiters else "-",
@@ -171,70 +180,70 @@ def _row(seen: Seen) -> list[str]:
     ]
 
 
-def _people(name: Seen | None, operator: Operator, width: int, height: int) -> list[Line]:
+def _details(name: Seen | None, operator: Operator, width: int, height: int) -> list[Line]:
     address = operator.name
-    title = shown(address.name) if address else ""
-    if name is None or name.sight.address != address:
-        return [Line(cut(title, width), "bold"), Line("  nobody holds it, nobody waits")]
+    title = escaped(address.name) if address else ""
+    if name is None or name.inspection.address != address:
+        return [Line(shorten(title, width), "bold"), Line("  no holders, no waiters")]
     snapshot = name.snapshot
     rows = [_holder(one, name) for one in snapshot.holders]
     rows += [_waiter(position, one, name) for position, one in enumerate(snapshot.waiters, 1)]
-    chosen = min(operator.at, len(rows) - 1)
-    first = window(chosen, len(rows), height - 2)
-    kept = (0, 1, 2) if width < NARROW else range(len(PEOPLE))
-    titles, *lines = _table(PEOPLE, rows[first : first + height - 2], kept, width)
-    kind = f"  {kind_cell(name.sight)}, {len(snapshot.waiters)} waiting"
+    selected = min(operator.at, len(rows) - 1)
+    first = window(selected, len(rows), height - 2)
+    kept = (0, 1, 2) if width < NARROW else range(len(DETAILS))
+    titles, *lines = _table(DETAILS, rows[first : first + height - 2], kept, width)
+    kind = f"  {kind_cell(name.inspection)}, {len(snapshot.waiters)} waiting"
     return [
-        Line(cut(title, width - width_of(kind)) + kind, "bold"),
+        Line(shorten(title, width - width_of(kind)) + kind, "bold"),
         Line(titles),
-        *_marked(lines, chosen - first, width),
+        *_highlighted(lines, selected - first, width),
     ]
 
 
 def _holder(one: Holder, name: Seen) -> list[str]:
     takes = mode(one.take, name.snapshot.slots) or str(one.take)
     since = held_for(one, name.snapshot)
-    return ["holds", whose(one.who), str(one.fence), since, lease_left(one), takes]
+    return ["holds", describe(one.who), str(one.fence), since, lease_left(one), takes]
 
 
 def _waiter(position: int, one: Waiter, name: Seen) -> list[str]:
     takes = mode(one.take, name.snapshot.slots) or str(one.take)
-    return [f"{position}.", whose(one.who), "", waits_for(one, name.snapshot), "", takes]
+    return [f"{position}.", describe(one.who), "", waiting_for(one, name.snapshot), "", takes]
 
 
 def _question(operator: Operator, width: int) -> list[Line]:
     if operator.target is None:
         return []
-    sight, holder = operator.target
-    said = (
-        f"Break the hold on {shown(sight.address.name)}?",
+    inspection, holder = operator.target
+    text = (
+        f"Break the hold on {escaped(inspection.address.name)}?",
         "",
-        f"  held by  {whose(holder.who)}",
-        f"  for      {held_for(holder, sight.snapshot)}",
+        f"  held by  {describe(holder.who)}",
+        f"  for      {held_for(holder, inspection.snapshot)}",
         f"  lease    {lease_left(holder)} left, unless it is renewed",
         f"  fence    {holder.fence}",
         "",
-        "Whoever is next gets it at once. The holder, if it lives, goes on until",
-        "its next renewal: only the fence protects what both write to.",
+        "The next waiter gets the lock at once. The holder, if alive, continues",
+        "until its next renewal: only the fence protects what both write to.",
         "",
-        "y: break it, if it still has this fence.   Any other key: no.",
+        "y: break it, if it still has this fence.   Any other key: cancel.",
     )
-    first, *rest = [cut(line, width) for line in said]
+    first, *rest = [shorten(line, width) for line in text]
     return [Line(first, "bold"), *map(Line, rest)]
 
 
 def _status(scene: Scene, operator: Operator, width: int) -> Line:
     if operator.mode is Mode.FILTER:
-        text = f"/{shown(operator.filter)}▏  {KEYS[Mode.FILTER]}"
+        text = f"/{escaped(operator.filter)}▏  {KEYS[Mode.FILTER]}"
     else:
-        text = operator.message or scene.trouble or KEYS[operator.mode]
-    return Line(padded(_begun(legible(text), width), width), "reverse")
+        text = operator.message or scene.problem or KEYS[operator.mode]
+    return Line(padded(_truncated(printable(text), width), width), "reverse")
 
 
-def _begun(text: str, width: int) -> str:
-    """A sentence that is too long loses its end, not its middle."""
+def _truncated(text: str, width: int) -> str:
+    """Cut the end of a text that is too wide; `shorten` would cut the middle of a sentence."""
     while width_of(text) > width:
-        text = text[: width - 1 if len(text) > width else -2] + CUT
+        text = text[: width - 1 if len(text) > width else -2] + ELLIPSIS
     return text
 
 
@@ -243,7 +252,7 @@ def _filled(lines: list[Line], height: int) -> list[Line]:
 
 
 def brief(seconds: float) -> str:
-    """A duration for a narrow column."""
+    """Format a duration for a narrow column."""
     seconds = max(seconds, 0.0)
     if seconds < 10:
         return f"{seconds:.1f}s"

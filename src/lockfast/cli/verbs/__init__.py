@@ -1,5 +1,5 @@
-"""One file per verb of the command: what can be said (`arguments`), and what is done then (`do`).
+"""Verbs of the command, one module each: `add_arguments` declares the options, `execute` runs it.
 
-`main` knows their names and loads only the one that was asked for, so that `lockfast run` does not
-wait for the others. A new verb is a file here and a line in `main.VERBS`.
+`main` imports only the requested verb, so that `lockfast run` starts fast. A new verb is a module
+here and a line in `main.VERBS`.
 """

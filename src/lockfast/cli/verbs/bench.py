@@ -1,4 +1,4 @@
-"""`lockfast bench`: what can be said."""
+"""`lockfast bench`: options and help."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from lockfast.cli import bench
 from lockfast.cli.options import HELP
 
 EPILOG = """\
-Everybody acquires and releases one random name in a namespace of its own: nobody else's locks are
-touched, and nothing is left behind. A server is kept busy meanwhile: do not do it to one in use.
-Without a URL: an embedded store in a new file, and memory (threads of one process).
+All contenders acquire and release one random name in a namespace of the benchmark's own: other
+locks are not touched, and nothing is left behind. The benchmark puts full load on the server: do
+not run it against one in production.
+Without a URL it measures SQLite in a new file, and memory (threads of one process).
 
 examples:
   lockfast bench
@@ -20,60 +21,74 @@ examples:
 
 exit codes:
   0    measured
-  1    two contenders were inside at once: the lock is broken
-  2    wrong usage, or a store that cannot be reached; nothing was measured
-  69   a store went away while it was measured
+  1    two contenders held the lock at once: mutual exclusion is broken
+  2    wrong usage, or a store cannot be reached; nothing was measured
+  69   a store became unreachable while it was measured
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "lockfast bench [--compare] [URL …] [--contenders N,N,…] [--seconds S]"
         "\n                      [--rounds N] [--processes N] [--svg FILE] [--json FILE]"
     )
-    parser.description = "Measure one lock on each store, under 1, 10 and 50 contenders."
+    parser.description = "Measure hand-overs, fairness and cost of one lock on each store."
     parser.epilog = EPILOG
     parser.formatter_class = HELP
     add = parser.add_argument
-    add("urls", nargs="*", metavar="URL", help="a store, as lockfast.connect() takes it")
-    add("--compare", action="store_true", help="draw the stores against each other here too")
+    add("urls", nargs="*", metavar="URL", help="URL of a store, as for lockfast.connect()")
+    add("--compare", action="store_true", help="also draw bars that compare the stores")
     add(
         "--contenders",
         type=_numbers,
         default=[1, 10, 50],
         metavar="N,N,…",
-        help="how many want the lock (default: 1,10,50)",
+        help="numbers of contenders to measure (default: 1,10,50)",
     )
-    add("--seconds", type=float, default=3.0, metavar="S", help="of one round (default: 3)")
-    add("--rounds", type=int, default=3, metavar="N", help="whose median is shown (default: 3)")
+    add(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="length of a round in seconds (default: 3)",
+    )
+    add(
+        "--rounds",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of rounds; medians are shown (default: 3)",
+    )
     add(
         "--processes",
         type=int,
         default=4,
         metavar="N",
-        help="over which the contenders are spread, as threads (default: 4)",
+        help="processes that run the contenders, as threads (default: 4)",
     )
-    add("--svg", metavar="FILE", help="draw a chart")
-    add("--json", metavar="FILE", help="write the figures for scripts")
+    add("--svg", metavar="FILE", help="write a chart to FILE")
+    add("--json", metavar="FILE", help="write the figures to FILE, for scripts")
 
 
-def do(given: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     return bench.bench(
         bench.Plan(
-            urls=given.urls,
-            sizes=given.contenders,
-            seconds=given.seconds,
-            rounds=given.rounds,
-            processes=given.processes,
-            svg=given.svg,
-            json=given.json,
-            draw=given.compare,
+            urls=args.urls,
+            sizes=args.contenders,
+            seconds=args.seconds,
+            rounds=args.rounds,
+            processes=args.processes,
+            svg=args.svg,
+            json=args.json,
+            draw=args.compare,
         )
     )
 
 
 def _numbers(text: str) -> list[int]:
     try:
-        return [int(word) for word in text.split(",")]
+        return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: numbers and commas, as 1,10,50") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected numbers and commas, as in 1,10,50"
+        ) from None

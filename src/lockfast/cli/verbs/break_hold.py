@@ -1,10 +1,9 @@
-"""`lockfast break NAME --fence N`: end somebody's hold, if it is still the one that you saw.
+"""`lockfast break NAME --fence N`: break a hold, if it still has the fence that you saw.
 
-Compare and break: whoever looked, thought about it and came back may find another holder there, and
-must not break that one. So the fence that was seen is part of the question, and the store compares
-and breaks in one step. It may be left out only on a terminal where exactly one holds: there the
-holder is shown, the fence with it, and the answer "yes" is for that one. A script has to say what
-it saw.
+Compare and break: between looking and breaking, the lock may have passed to another holder, which
+must not be broken. So the request carries the fence that was seen, and the store compares and
+breaks in one step. --fence may be omitted only on a terminal and with exactly one holder: then the
+holder and its fence are shown, and "yes" refers to that hold. A script must pass the fence.
 """
 
 from __future__ import annotations
@@ -13,102 +12,102 @@ import argparse
 import select
 import sys
 
-from lockfast.cli.admin import Address, Desk, Sight
-from lockfast.cli.exit_codes import NO, UNREACHABLE, USAGE, refuse, say
+from lockfast.cli.admin import Address, Admin, Inspection
+from lockfast.cli.exit_codes import NO, UNREACHABLE, USAGE, fail, print_stderr
 from lockfast.cli.options import HELP, add_once, add_store, client_of, exits
-from lockfast.cli.render import held_for, lease_left, whose
-from lockfast.cli.sanitize import quoted, shown
+from lockfast.cli.render import describe, held_for, lease_left
+from lockfast.cli.sanitize import escaped, shell_quoted
 from lockfast.cli.verbs.show import headline, holders
 from lockfast.errors import BackendError
 from lockfast.model import Holder
 
-LOOK = 0.2
+POLL = 0.2
 NOTHING = """\
-  1    nothing was broken: another fence holds it by now, nobody does, or you said no
+  1    nothing was broken: the lock is free or has another fence, or you answered no
 """
 EPILOG = f"""\
-The holder is not asked, and if it lives it goes on until it hears of it: at its next renewal, at a
-third of its lease, it is told that it has lost the lock. Until then two may be at work, and only
-the fence protects what they write to: whoever gets the lock next has a greater one. So stop the
-holder first if you can, and break what a dead or hanging one left behind.
+The holder is not asked. If it is alive, it continues until its next renewal, a third of its lease
+later, reports the loss. Until then two processes may be at work, and only the fence protects what
+they write to: the next holder has a greater one. So stop the holder first if you can, and break
+holds of dead or hanging processes.
 
---fence is what `lockfast show NAME` told you: if somebody else holds it by now, nothing is broken.
-It may be left out on a terminal if one alone holds it; you are shown who, and asked. Where there is
-no terminal, say --yes.
+`lockfast show NAME` prints the fence. If another hold has replaced it by now, nothing is
+broken. On a terminal you are shown the holder and asked; with a single holder --fence may be
+omitted. Without a terminal, pass --fence and --yes.
 
 examples:
   lockfast break nightly-report --fence 1763282507123456
   lockfast break nightly-report --fence 1763282507123456 --yes
-  lockfast break refresh-rates --once        let it run again in this period
+  lockfast break refresh-rates --once        let the job run again in this period
 
 {exits("broken", NOTHING)}"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "End somebody's hold on a name, if it still has this fence."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Break a hold on a name, if it still has this fence."
     parser.epilog = EPILOG
     parser.formatter_class = HELP
     add = parser.add_argument
-    add("name", metavar="NAME")
-    add("--fence", type=int, metavar="N", help="of the hold that is meant: see lockfast show")
-    add("--yes", action="store_true", help="do not ask")
+    add("name", metavar="NAME", help="name of the lock")
+    add("--fence", type=int, metavar="N", help="fence of the hold to break (see lockfast show)")
+    add("--yes", action="store_true", help="break without asking")
     add_once(parser)
     add_store(parser)
 
 
-def do(given: argparse.Namespace) -> int:
-    asks = not given.yes
+def execute(args: argparse.Namespace) -> int:
+    asks = not args.yes
     if asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return refuse("there is no terminal to ask on: add --yes to break without asking", USAGE)
-    if not asks and given.fence is None:
-        return refuse("--yes needs --fence, of the hold that you saw (lockfast show)", USAGE)
-    with client_of(given) as client:
-        desk = Desk(client)
-        address = desk.address(given.name, once=given.once)
-        sight = desk.look(address)
-        meant = _meant(sight, given.fence)
-        if meant is None:
-            return _not_meant(sight, given.fence)
-        if asks and not _confirmed(sight, desk, meant):
-            return refuse("nothing was broken", NO)
-        return _break(desk, address, meant)
+        return fail("there is no terminal to ask on: add --yes to break without asking", USAGE)
+    if not asks and args.fence is None:
+        return fail("--yes needs --fence: the fence that lockfast show prints", USAGE)
+    with client_of(args) as client:
+        admin = Admin(client)
+        address = admin.address(args.name, once=args.once)
+        inspection = admin.inspect(address)
+        holder = _holder(inspection, args.fence)
+        if holder is None:
+            return _no_such_hold(inspection, args.fence)
+        if asks and not _confirmed(inspection, admin, holder):
+            return fail("nothing was broken", NO)
+        return _break(admin, address, holder)
 
 
-def _meant(sight: Sight, fence: int | None) -> Holder | None:
-    found = [holder for holder in sight.snapshot.holders if fence in (None, holder.fence)]
+def _holder(inspection: Inspection, fence: int | None) -> Holder | None:
+    found = [holder for holder in inspection.snapshot.holders if fence in (None, holder.fence)]
     return found[0] if len(found) == 1 else None
 
 
-def _not_meant(sight: Sight, fence: int | None) -> int:
-    name = shown(sight.address.name)
-    now = sight.snapshot.holders
-    if not now:
-        return refuse(f"{name}: nobody holds it, nothing was broken", NO)
-    held = ", ".join(f"{holder.fence} ({holder.who})" for holder in now[:5])
+def _no_such_hold(inspection: Inspection, fence: int | None) -> int:
+    name = escaped(inspection.address.name)
+    current = inspection.snapshot.holders
+    if not current:
+        return fail(f"{name}: not held, nothing was broken", NO)
+    fences = ", ".join(f"{holder.fence} ({holder.who})" for holder in current[:5])
     if fence is None:
-        return refuse(f"{name}: {len(now)} hold it, say which with --fence: {held}", USAGE)
-    return refuse(
-        f"{name}: nobody holds it with fence {fence}, nothing was broken; it is held with {held}",
+        return fail(f"{name}: {len(current)} holders, choose one with --fence: {fences}", USAGE)
+    return fail(
+        f"{name}: no hold has fence {fence}, nothing was broken; current fence: {fences}",
         NO,
     )
 
 
-def _confirmed(sight: Sight, desk: Desk, meant: Holder) -> bool:
-    print(headline(sight, desk), "", *holders(sight, wide=False), "", sep="\n")
+def _confirmed(inspection: Inspection, admin: Admin, holder: Holder) -> bool:
+    print(headline(inspection, admin), "", *holders(inspection, wide=False), "", sep="\n")
     print(
-        f"{whose(meant.who)}\nhas held it for {held_for(meant, sight.snapshot)}; its lease ends in "
-        f"{lease_left(meant)} unless it is renewed.\nBroken, its fence {meant.fence} is overtaken "
-        "and the next in the queue gets the lock at once.\nThe holder, if it lives, goes on until "
-        "its next renewal tells it that the lock is lost."
+        f"{describe(holder.who)}\nhas held it for {held_for(holder, inspection.snapshot)}; "
+        f"its lease ends in {lease_left(holder)} unless it is renewed.\n"
+        f"Breaking makes fence {holder.fence} stale, and grants the lock to the next waiter at "
+        "once.\nThe holder, if alive, continues until its next renewal reports the loss."
     )
     return _answer("Break it? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _answer(question: str) -> str:
-    """A line; empty at the end of the input. Not `input`: a Ctrl-C that comes just before it begins
-    to read would be heard only after the next line."""
+    """Read a line; empty at end of file. Not `input`: a Ctrl-C that arrives just before it starts
+    to read would take effect only after the next line."""
     print(question, end="", flush=True)
-    while not select.select([sys.stdin], [], [], LOOK)[0]:
+    while not select.select([sys.stdin], [], [], POLL)[0]:
         pass
     line = sys.stdin.readline()
     if not line:
@@ -116,29 +115,31 @@ def _answer(question: str) -> str:
     return line
 
 
-def _break(desk: Desk, address: Address, meant: Holder) -> int:
-    name = shown(address.name)
+def _break(admin: Admin, address: Address, holder: Holder) -> int:
+    name = escaped(address.name)
     try:
-        broken = desk.break_hold(address, meant.fence)
+        broken = admin.break_hold(address, holder.fence)
     except BackendError as error:
-        return refuse(
-            f"{error}; whether it was broken is unknown: lockfast show {quoted(address.name)}",
+        return fail(
+            f"{error}; whether it was broken is unknown: "
+            f"lockfast show {shell_quoted(address.name)}",
             UNREACHABLE,
         )
     if not broken:
-        return refuse(
-            f"{name}: the hold with fence {meant.fence} has ended meanwhile, nothing was broken", NO
+        return fail(
+            f"{name}: the hold with fence {holder.fence} has ended meanwhile, nothing was broken",
+            NO,
         )
-    print(f"{name}: broken, fence {meant.fence} of {whose(meant.who)}")
+    print(f"{name}: broken, fence {holder.fence} of {describe(holder.who)}")
     try:
-        print(_heirs(desk.look(address)))
+        print(_new_holders(admin.inspect(address)))
     except BackendError as error:
-        say(f"who holds it now could not be asked: {error}")
+        print_stderr(f"the new holder could not be determined: {error}")
     return 0
 
 
-def _heirs(after: Sight) -> str:
-    heirs = after.snapshot.holders
-    if not heirs:
-        return "nobody holds it now"
-    return "\n".join(f"held now by {whose(heir.who)}, fence {heir.fence}" for heir in heirs[:5])
+def _new_holders(after: Inspection) -> str:
+    current = after.snapshot.holders
+    if not current:
+        return "not held now"
+    return "\n".join(f"held now by {describe(one.who)}, fence {one.fence}" for one in current[:5])

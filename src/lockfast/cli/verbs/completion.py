@@ -1,8 +1,8 @@
-"""`lockfast completion bash|zsh|fish`: what a shell needs to complete the command.
+"""`lockfast completion bash|zsh|fish`: print a completion script.
 
-The script is made of what the verbs can be told, so it cannot lag behind. Names of locks come from
-the store, if it answers within half a second. A name is whatever somebody locked, and shells expand
-what they are given to complete: only names of harmless letters are offered.
+The script is generated from the options of the verbs, so it is always complete. Names of locks are
+read from the store, if it answers within half a second. Anybody can choose a name, and shells
+expand what they complete, so only names of harmless characters are offered.
 """
 
 from __future__ import annotations
@@ -15,76 +15,78 @@ import re
 import signal
 from types import FrameType
 
-from lockfast.cli.admin import Desk, quiet
+from lockfast.cli.admin import Admin, log_silenced
 from lockfast.cli.options import HELP, add_store, client_of, exits
 from lockfast.errors import LockfastError
 
 SHELLS = ("bash", "zsh", "fish")
-NAMED = ("run", "ls", "show", "break", "watch", "top")  # whose first argument is a name
+NAMED = ("run", "ls", "show", "break", "watch", "top")  # verbs whose first argument is a name
 PATIENCE = 0.5
 MOST = 200
 HARMLESS = re.compile(r"[A-Za-z0-9_.,:/@%+=-]+").fullmatch
 EPILOG = f"""\
-Names of locks are asked of the store while you type: of $LOCKFAST_URL, or what --url says before. A
-store that does not answer within half a second offers none.
+Names of locks are read from the store while you type: from $LOCKFAST_URL, or from a --url earlier
+on the line. A store that does not answer within half a second yields none.
 
 examples:
   source <(lockfast completion bash)                                  in ~/.bashrc
   source <(lockfast completion zsh)                                   in ~/.zshrc, after compinit
   lockfast completion fish > ~/.config/fish/completions/lockfast.fish
 
-{exits("done")}"""
+{exits("the script was printed")}"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "A script that makes a shell complete verbs, options and names."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print a script that makes a shell complete verbs, options and names."
     parser.epilog = EPILOG
     parser.formatter_class = HELP
     parser.add_argument("shell", choices=(*SHELLS, "names"), metavar="bash | zsh | fish")
-    # What the scripts call: `lockfast completion names --prefix=…`.
+    # The scripts call `lockfast completion names --prefix=…`.
     parser.add_argument("--prefix", default="", help=argparse.SUPPRESS)
     add_store(parser)
 
 
-def do(given: argparse.Namespace) -> int:
-    if given.shell == "names":
-        signal.signal(signal.SIGALRM, _enough)
+def execute(args: argparse.Namespace) -> int:
+    if args.shell == "names":
+        signal.signal(signal.SIGALRM, _time_over)
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-        with contextlib.suppress(LockfastError, OSError), quiet():
-            print(*_names(given), sep="\n", end="", flush=True)
-        signal.setitimer(signal.ITIMER_REAL, 0)  # or it would come when nobody catches it any more
+        with contextlib.suppress(LockfastError, OSError), log_silenced():
+            print(*_names(args), sep="\n", end="", flush=True)
+        signal.setitimer(
+            signal.ITIMER_REAL, 0
+        )  # else the alarm could strike after the handler is gone
         return 0
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[given.shell](), end="")
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](), end="")
     return 0
 
 
-def _names(given: argparse.Namespace) -> list[str]:
-    with client_of(given) as client:
+def _names(args: argparse.Namespace) -> list[str]:
+    with client_of(args) as client:
         found = {
             address.name
-            for address in Desk(client).addresses(given.prefix, everywhere=False)
+            for address in Admin(client).addresses(args.prefix, everywhere=False)
             if HARMLESS(address.name) and not address.name.startswith("-")
         }
     return sorted(found)[:MOST]
 
 
-def _enough(signum: int, frame: FrameType | None) -> None:
-    os._exit(0)  # nothing is held, and whoever types must not wait for a store
+def _time_over(signum: int, frame: FrameType | None) -> None:
+    os._exit(0)  # nothing is held, and the user must not wait for a store
 
 
 def _verbs() -> dict[str, tuple[str, dict[str, str]]]:
-    """Each verb: what it does, and its long options with what they are for."""
+    """Summary of each verb, and its long options with their help."""
     from lockfast.cli.main import VERBS
 
     found = {}
     for verb, (module, summary) in VERBS.items():
         parser = argparse.ArgumentParser(verb)
-        importlib.import_module(f"lockfast.cli.verbs.{module}").arguments(parser)
+        importlib.import_module(f"lockfast.cli.verbs.{module}").add_arguments(parser)
         options = {
-            word: (action.help or "").replace("%%", "%")
+            option: (action.help or "").replace("%%", "%")
             for action in parser._actions
-            for word in action.option_strings
-            if word.startswith("--") and action.help != argparse.SUPPRESS
+            for option in action.option_strings
+            if option.startswith("--") and action.help != argparse.SUPPRESS
         }
         found[verb] = (summary, options)
     return found
@@ -122,7 +124,7 @@ _lockfast() {{
     elif [[ ' {" ".join(NAMED)} ' == *" ${{words[1]}} "* ]]; then
         COMPREPLY=($(compgen -W "$(lockfast completion names --prefix="$word" \\
             "${{store[@]}}" 2>/dev/null)" -- "$word"))
-        # To bash a colon ends a word: what stands before the last one is there already.
+        # To bash a colon ends a word: the part before the last colon is on the line already.
         if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
             local there=${{word%"${{word##*:}}"}}
             COMPREPLY=("${{COMPREPLY[@]#"$there"}}")
@@ -135,7 +137,9 @@ complete -o default -F _lockfast lockfast
 
 def _zsh() -> str:
     verbs = _verbs()
-    told = "\n".join(f"        {_single(f'{verb}:{what}')}" for verb, (what, _) in verbs.items())
+    described = "\n".join(
+        f"        {_single(f'{verb}:{summary}')}" for verb, (summary, _) in verbs.items()
+    )
     cases = "\n".join(
         f"        {verb}) options=({' '.join(options)}) ;;" for verb, (_, options) in verbs.items()
     )
@@ -145,7 +149,7 @@ _lockfast() {{
     local -a verbs options store names
     local at
     verbs=(
-{told}
+{described}
     )
     if (( CURRENT == 2 )); then
         _describe 'verb' verbs
@@ -176,16 +180,17 @@ compdef _lockfast lockfast
 def _fish() -> str:
     verbs = _verbs()
     lines = ["# lockfast completion fish", "complete -c lockfast -f"]
-    for verb, (what, options) in verbs.items():
-        seen = f"'__fish_seen_subcommand_from {verb}'"
-        lines.append(f"complete -c lockfast -n __fish_use_subcommand -a {verb} -d {_single(what)}")
-        for word, told in options.items():
-            lines.append(
-                f"complete -c lockfast -n {seen} -l {word.removeprefix('--')} -d {_single(told)}"
-            )
+    for verb, (summary, options) in verbs.items():
+        in_verb = f"'__fish_seen_subcommand_from {verb}'"
+        lines.append(
+            f"complete -c lockfast -n __fish_use_subcommand -a {verb} -d {_single(summary)}"
+        )
+        for option, help_text in options.items():
+            name = option.removeprefix("--")
+            lines.append(f"complete -c lockfast -n {in_verb} -l {name} -d {_single(help_text)}")
     named = f"'__fish_seen_subcommand_from {' '.join(NAMED)}'"
-    ask = "'(lockfast completion names --prefix=(commandline -ct) 2>/dev/null)'"
-    lines.append(f"complete -c lockfast -n {named} -a {ask}")
+    names = "'(lockfast completion names --prefix=(commandline -ct) 2>/dev/null)'"
+    lines.append(f"complete -c lockfast -n {named} -a {names}")
     lines.append(
         "complete -c lockfast -n '__fish_seen_subcommand_from completion' "
         f"-a {_single(' '.join(SHELLS))}"
@@ -194,5 +199,5 @@ def _fish() -> str:
 
 
 def _single(text: str) -> str:
-    """In single quotes; our own words, which have none of what fish or zsh would see in them."""
+    """Quote one of our own texts, which contain nothing special to fish or zsh but the quote."""
     return "'" + text.replace("'", "’") + "'"

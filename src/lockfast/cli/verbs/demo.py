@@ -1,4 +1,4 @@
-"""`lockfast demo`: what can be said."""
+"""`lockfast demo`: options and help."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import argparse
 from lockfast.cli import demo
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Eight processes, one counter, with and without the lock; a killed holder; "
-        "a stale writer. Exits with 0 only if everything went as claimed."
+        "Show eight processes that increment one counter, with and without the lock; holders that "
+        "are killed; a stale writer that is refused. Exits with 0 only if every claim held."
     )
     parser.add_argument(
-        "--seconds", type=float, default=15.0, metavar="N", help="about how long (default: 15)"
+        "--seconds",
+        type=float,
+        default=15.0,
+        metavar="N",
+        help="approximate duration in seconds (default: 15)",
     )
 
 
-def do(given: argparse.Namespace) -> int:
-    return demo.show(seconds=given.seconds)
+def execute(args: argparse.Namespace) -> int:
+    return demo.show(seconds=args.seconds)

@@ -1,4 +1,4 @@
-"""`lockfast ls [PREFIX]`: what is held or waited for now, a line each."""
+"""`lockfast ls [PREFIX]`: list the names that are held or waited for, one line each."""
 
 from __future__ import annotations
 
@@ -6,104 +6,122 @@ import argparse
 import json
 import time
 
-from lockfast.cli.admin import Desk, Sight
-from lockfast.cli.exit_codes import say
+from lockfast.cli.admin import Admin, Inspection
+from lockfast.cli.exit_codes import print_stderr
 from lockfast.cli.options import HELP, add_json, add_store, client_of, exits
 from lockfast.cli.render import (
+    describe_short,
     document,
     held_for,
     kind_cell,
     lease_left,
     moment,
-    tersely,
 )
-from lockfast.cli.sanitize import shown
+from lockfast.cli.sanitize import escaped
 from lockfast.cli.table import Column, room, table
 from lockfast.errors import ConfigurationError
 
 LIMIT = 1000
 COLUMNS = (
-    Column("NAMESPACE", cuts=True),
-    Column("NAME", cuts=True),
+    Column("NAMESPACE", shortens=True),
+    Column("NAME", shortens=True),
     Column("KIND"),
-    Column("HOLDER", cuts=True),
+    Column("HOLDER", shortens=True),
     Column("HELD FOR", right=True),
     Column("LEASE", right=True),
-    Column("WAIT", right=True),
+    Column("WAITERS", right=True),
 )
 EPILOG = f"""\
-KIND tells what the name is, and how much of it is taken: lock, semaphore 3/5, rwlock 2 read, rwlock
-write, latch 1/3, barrier 2/3, and once for what @once_every runs (its holder ran it last, and
-its lease ends when it may run again). HOLDER is host:pid and the label, or else the thread or
-task; +2 stands for two more. LEASE is what is left of it unless it is renewed, WAIT how many wait.
+columns:
+  KIND      kind, and how much of it is taken: lock, semaphore 3/5, rwlock 2 read, rwlock write,
+            latch 1/3, barrier 2/3; once for a periodic job of @once_every
+  HOLDER    host:pid and label, or thread or task if there is no label; +2 means two more holders;
+            for once: the process that ran the job last
+  HELD FOR  how long the first holder has held it
+  LEASE     how long the hold still lasts if it is not renewed; for once: until the next run
+  WAITERS   number of waiters in the queue
 
 examples:
   lockfast ls
   lockfast ls orders: --url redis://localhost:6379/0
   lockfast ls --all-namespaces --json | jq -r '.names[] | select(.waiters != []) | .name'
 
-{exits("done, also if nothing is held")}"""
+{exits("done, even if nothing is held")}"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "The names that are held or waited for now, with holders."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List the names that are held or waited for, with their holders."
     parser.epilog = EPILOG
     parser.formatter_class = HELP
     add = parser.add_argument
-    add("prefix", nargs="?", default="", metavar="PREFIX", help="only names that begin so")
-    add("-A", "--all-namespaces", action="store_true", help="not only those of --namespace")
-    add("--limit", type=int, default=LIMIT, metavar="N", help=f"at most so many ({LIMIT})")
-    add("-w", "--wide", action="store_true", help="cut nothing to fit the screen")
+    add(
+        "prefix",
+        nargs="?",
+        default="",
+        metavar="PREFIX",
+        help="list only names that begin with PREFIX",
+    )
+    add("-A", "--all-namespaces", action="store_true", help="list the names of all namespaces")
+    add(
+        "--limit",
+        type=int,
+        default=LIMIT,
+        metavar="N",
+        help=f"list at most N names (default: {LIMIT})",
+    )
+    add("-w", "--wide", action="store_true", help="do not shorten columns to fit the screen")
     add_json(parser)
     add_store(parser)
 
 
-def do(given: argparse.Namespace) -> int:
-    if given.limit < 1:
-        raise ConfigurationError(f"--limit {given.limit}: at least 1")
-    with client_of(given) as client:
-        desk = Desk(client)
-        addresses = desk.addresses(given.prefix, everywhere=given.all_namespaces)
-        sights = [desk.look(address) for address in addresses[: given.limit]]
-    left_out = max(len(addresses) - given.limit, 0)
-    sights = [sight for sight in sights if not sight.is_free]  # ended since it was found
-    if given.json:
-        print(json.dumps(_document(desk, sights, left_out), indent=2))
-    elif sights:
-        rows = [_row(sight, everywhere=given.all_namespaces) for sight in sights]
-        print(*table(COLUMNS, rows, room(wide=given.wide)), sep="\n")
+def execute(args: argparse.Namespace) -> int:
+    if args.limit < 1:
+        raise ConfigurationError(f"--limit {args.limit}: must be at least 1")
+    with client_of(args) as client:
+        admin = Admin(client)
+        addresses = admin.addresses(args.prefix, everywhere=args.all_namespaces)
+        inspections = [admin.inspect(address) for address in addresses[: args.limit]]
+    left_out = max(len(addresses) - args.limit, 0)
+    inspections = [
+        inspection for inspection in inspections if not inspection.is_free
+    ]  # released since the listing
+    if args.json:
+        print(json.dumps(_document(admin, inspections, left_out), indent=2))
+    elif inspections:
+        rows = [_row(inspection, everywhere=args.all_namespaces) for inspection in inspections]
+        print(*table(COLUMNS, rows, room(wide=args.wide)), sep="\n")
     if left_out:
-        say(f"{left_out} more are not shown: give a PREFIX, or a greater --limit")
-    if not sights and not given.json:
-        say(f"nothing is held or waited for {_where(desk, given)}")
+        print_stderr(f"{left_out} more are not shown: pass a PREFIX, or a greater --limit")
+    if not inspections and not args.json:
+        print_stderr(f"nothing is held or waited for {_where(admin, args)}")
     return 0
 
 
-def _where(desk: Desk, given: argparse.Namespace) -> str:
-    prefix = f" whose name begins with {given.prefix!r}" if given.prefix else ""
-    inside = "" if given.all_namespaces else f" in the namespace {desk.namespace}"
-    return f"on {desk.store}{inside}{prefix}"
+def _where(admin: Admin, args: argparse.Namespace) -> str:
+    prefix = f" whose name begins with {args.prefix!r}" if args.prefix else ""
+    namespace = "" if args.all_namespaces else f" in namespace {admin.namespace}"
+    return f"on {admin.store}{namespace}{prefix}"
 
 
-def _row(sight: Sight, *, everywhere: bool) -> list[str]:
-    address, snapshot = sight
+def _row(inspection: Inspection, *, everywhere: bool) -> list[str]:
+    address, snapshot = inspection
     first = snapshot.holders[0] if snapshot.holders else None
     more = f" +{len(snapshot.holders) - 1}" if len(snapshot.holders) > 1 else ""
     return [
         address.namespace if everywhere else "",
-        shown(address.name),
-        kind_cell(sight),
-        tersely(first.who) + more if first else "-",
+        escaped(address.name),
+        kind_cell(inspection),
+        describe_short(first.who) + more if first else "-",
         held_for(first, snapshot) if first else "-",
         lease_left(first) if first else "-",
         str(len(snapshot.waiters)),
     ]
 
 
-def _document(desk: Desk, sights: list[Sight], left_out: int) -> dict[str, object]:
+def _document(admin: Admin, inspections: list[Inspection], left_out: int) -> dict[str, object]:
     return {
-        "store": desk.store,
+        "store": admin.store,
         "at": moment(time.time()),
         "left_out": left_out,
-        "names": [document(sight) for sight in sights],
+        "names": [document(inspection) for inspection in inspections],
     }

@@ -1,7 +1,7 @@
-"""`lockfast schema URL`: the tables that a SQL store would make on its first use, as a script.
+"""`lockfast schema URL`: print the tables that a SQL store creates on its first use.
 
-For those who make tables by migrations, with a user that the application is not. Nothing is asked
-of the server: what is printed are the very statements that first use would run.
+For deployments where migrations create tables, with another user than the application's. The server
+is not contacted: the script contains the very statements that the first use would run.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from lockfast.stores.sql.mysql.schema import TABLES as MYSQL_TABLES
 from lockfast.stores.sql.postgres.schema import TABLES as POSTGRES_TABLES
 
 EPILOG = f"""\
-Only the URL's beginning counts, and the server is not asked: postgresql:// is as good as the whole.
+Only the scheme of the URL matters: postgresql:// is enough. The server is not contacted.
 
 examples:
   lockfast schema postgresql://db/app > migrations/0042_lockfast.sql
   lockfast schema postgresql:// | psql --set ON_ERROR_STOP=1 postgresql://admin@db/app
   lockfast schema mysql:// | mariadb --host db --user admin --password app
 
-{exits("printed")}"""
+{exits("the script was printed")}"""
 
 TABLES = ("lockfast_names", "lockfast_rows", "lockfast_transactions")
 HEAD = """\
--- The tables of lockfast, for {server}: what its first use would make, if it may.
--- Tables that are there already stay as they are.
+-- The tables of lockfast, for {server}. Its first use creates them, if permitted.
+-- Existing tables are left as they are.
 --
 --   lockfast_names         a row for each name that is in use, with its first holder
---   lockfast_rows          who else holds a name, and who waits for it
+--   lockfast_rows          further holders of a name, and its waiters
 --   lockfast_transactions  the rows that transaction locks lock
 --
--- A user that owns none of it needs:
+-- A user that does not own the tables needs:
 {grants}
 """
 POSTGRES_GRANTS = f"--   GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(TABLES)} TO app;"
@@ -44,21 +44,25 @@ MYSQL_GRANTS = "\n".join(
 )
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "The tables that a SQL store needs, as a script. It connects to nothing."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print the tables that a SQL store needs, as a SQL script. Connects to nothing."
+    )
     parser.epilog = EPILOG
     parser.formatter_class = HELP
-    parser.add_argument("store", nargs="?", metavar="URL", help="default: $LOCKFAST_URL")
+    parser.add_argument(
+        "store", nargs="?", metavar="URL", help="URL of the store (default: $LOCKFAST_URL)"
+    )
 
 
-def do(given: argparse.Namespace) -> int:
-    url = given.store or os.environ.get(DEFAULT_URL_VARIABLE) or ""
+def execute(args: argparse.Namespace) -> int:
+    url = args.store or os.environ.get(DEFAULT_URL_VARIABLE) or ""
     print(script(url), end="")
     return 0
 
 
 def script(url: str) -> str:
-    """For the dialect of this URL."""
+    """Script in the dialect of this URL."""
     known = re.match(r"[a-z+]*", url)
     match known[0] if known else "":
         case "postgresql" | "postgres":
@@ -69,10 +73,8 @@ def script(url: str) -> str:
             head = HEAD.format(server=server, grants=MYSQL_GRANTS)
             return head + "".join(f"{table.rstrip()};\n" for table in MYSQL_TABLES)
         case "":
-            raise ConfigurationError(
-                "lockfast schema postgresql://… (or mysql://…): no URL is given"
-            )
+            raise ConfigurationError("no URL: use lockfast schema postgresql://… (or mysql://…)")
         case other:
             raise ConfigurationError(
-                f"{other}:// has no tables to make: postgresql://, mysql:// and mariadb:// have"
+                f"{other}:// needs no tables; postgresql://, mysql:// and mariadb:// do"
             )

@@ -1,4 +1,4 @@
-"""`lockfast watch NAME`: hand-overs and losses, a line each, as they are seen."""
+"""`lockfast watch NAME`: print hand-overs and losses as they happen, one line each."""
 
 from __future__ import annotations
 
@@ -10,93 +10,95 @@ import sys
 import time
 from types import FrameType
 
-from lockfast.cli.admin import Desk
+from lockfast.cli.admin import Admin
 from lockfast.cli.changes import Event, Watch
-from lockfast.cli.exit_codes import TERMINATED, say
+from lockfast.cli.exit_codes import TERMINATED, print_stderr
 from lockfast.cli.options import HELP, add_json, add_once, add_store, client_of, exits
 from lockfast.errors import BackendError
 
-# Seconds between two looks: short after something happened, longer while nothing does.
+# Seconds between two inspections: short after an event, growing while nothing happens.
 SHORTEST, LONGEST, GROWTH = 0.05, 0.25, 1.3
-AWAY = 1.0  # while the store does not answer
+RETRY = 1.0  # while the store does not answer
 EPILOG = f"""\
-It looks four to twenty times a second: what comes and goes between two looks is not seen. First
-comes what there is (holds, waits, free), then what happens:
+The name is inspected 4 to 20 times a second; changes in between may be missed. The first lines show
+its state (holds, waits, free), the following ones what happens:
 
-  acquired  somebody holds it now
-  passed    from one to the next, and how the first may have ended
-  ended     released or broken (or its process, or its session, ended): which, nobody can see
-  lapsed    its lease ran out without a renewal: the holder is dead, paused or cut off
-  waits     somebody came to the queue
-  left      somebody left it without having got it: gave up, or died
+  acquired  a new holder
+  passed    from one holder to the next, and how the first hold ended
+  ended     released or broken (or its process or session ended): the store does not say which
+  lapsed    the lease expired without a renewal: the holder is dead, paused or disconnected
+  waits     a waiter joined the queue
+  left      a waiter left the queue without the lock: timed out, or died
 
-A store that goes away is waited for; that is said once on stderr. Ctrl-C ends it.
+While the store does not answer, watch keeps trying; stderr reports the outage and its end. Stop
+with Ctrl-C.
 
 examples:
   lockfast watch nightly-report
   lockfast watch nightly-report --json | jq -r 'select(.event == "lapsed") | .previous.host'
 
-{exits("never: it is ended by a signal, or by who reads it")}"""
+{exits("never: watch ends by a signal or a closed pipe")}"""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "What happens to a name, as lines, until Ctrl-C."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print what happens to a name, line by line, until Ctrl-C."
     parser.epilog = EPILOG
     parser.formatter_class = HELP
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="name of the lock")
     add_once(parser)
-    add_json(parser, "a JSON document on each line, for scripts")
+    add_json(parser, "print a JSON document per line, for scripts")
     add_store(parser)
 
 
-def do(given: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        with client_of(given) as client:
-            desk = Desk(client)
-            watch = Watch(desk, desk.address(given.name, once=given.once), client.capabilities)
-            _tell(watch, watch.look(), given.json)  # a store that is away at first is an error
-            _follow(watch, given.json)
+        with client_of(args) as client:
+            admin = Admin(client)
+            watch = Watch(admin, admin.address(args.name, once=args.once), client.capabilities)
+            _print(watch, watch.poll(), args.json)  # an unreachable store is an error at first
+            _follow(watch, args.json)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
 
 
-def _follow(watch: Watch, for_scripts: bool) -> None:
-    away = False
+def _follow(watch: Watch, as_json: bool) -> None:
+    unreachable = False
     pause = SHORTEST
     while True:
-        _rest(pause)
+        _sleep(pause)
         try:
-            events = watch.look()
+            events = watch.poll()
         except BackendError as error:
             if not error.transient:
                 raise
-            if not away:
-                say(f"{error}; still looking")
-            away, pause = True, AWAY
+            if not unreachable:
+                print_stderr(f"{error}; still trying")
+            unreachable, pause = True, RETRY
             continue
-        if away:
-            say("the store answers again")
-        away, pause = False, SHORTEST if events or away else min(pause * GROWTH, LONGEST)
-        _tell(watch, events, for_scripts)
+        if unreachable:
+            print_stderr("the store answers again")
+        pause = SHORTEST if events or unreachable else min(pause * GROWTH, LONGEST)
+        unreachable = False
+        _print(watch, events, as_json)
 
 
-def _tell(watch: Watch, events: list[Event], for_scripts: bool) -> None:
+def _print(watch: Watch, events: list[Event], as_json: bool) -> None:
     for event in events:
-        print(json.dumps(watch.document(event)) if for_scripts else watch.words(event))
+        print(json.dumps(watch.document(event)) if as_json else watch.line(event))
     sys.stdout.flush()
 
 
-def _rest(seconds: float) -> None:
-    """`BrokenPipeError` as soon as nobody reads any more, though there is nothing to write: so
-    ``watch … | head -1`` ends then, not at the next hand-over."""
+def _sleep(seconds: float) -> None:
+    """Sleep; raise `BrokenPipeError` as soon as the reader of stdout is gone, so that
+    ``watch … | head -1`` ends then and not at the next hand-over."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
-    for _, happened in poll.poll(seconds * 1000):
-        if happened & select.POLLERR:
+    for _, events in poll.poll(seconds * 1000):
+        if events & select.POLLERR:
             raise BrokenPipeError
-        time.sleep(seconds)  # a terminal that hung up: a signal will tell
+        time.sleep(seconds)  # the terminal hung up: SIGHUP follows
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

@@ -1,12 +1,12 @@
--- Run one command that writes a key, if nobody with a higher fence did so before. The mark is raised
--- first: if the command then fails, nothing was written, and a mark that tells of a true hold harms
--- nobody. The other way round a stale one could follow a write that left no mark.
+-- Run one command that writes a key, unless a higher fence has written it before. The mark is raised
+-- first: if the command then fails, nothing was written, and the mark of a real hold refuses nobody
+-- wrongly. In the other order, a stale writer could follow a write that left no mark.
 -- KEYS  the key, its mark
--- ARGV  fence, how long to keep the mark in ms (0: for ever), command, its words after the key
--- → {1, what the command answered} | {0, the fence that was seen}
+-- ARGV  fence, time to keep the mark in ms (0: forever), command, its arguments after the key
+-- → {1, reply of the command} | {0, highest fence seen}
 local fence, keep, command = ARGV[1], ARGV[2], ARGV[3]
 
--- Fences have up to 19 digits, and Lua's numbers are exact to 15: compared as they are written.
+-- Fences have up to 19 digits, but Lua's numbers are exact only to 15, so digits are compared as text.
 local function lower(a, b)
   if #a ~= #b then
     return #a < #b

@@ -1,1 +1,1 @@
-"""Redis and Valkey, one node: one Lua script per verb is the truth, pub/sub is the doorbell."""
+"""Redis and Valkey, one server: a Lua script per verb decides, pub/sub wakes the waiters."""

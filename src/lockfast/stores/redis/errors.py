@@ -1,4 +1,4 @@
-"""What a Redis server says when it will not: which of it passes by itself, and what to do."""
+"""Map a Redis server's errors to exceptions: which are transient, and what an operator can do."""
 
 from __future__ import annotations
 
@@ -6,50 +6,53 @@ import re
 
 from lockfast.errors import BackendError
 
-# The first word of an error, whether it is worth asking again, and what an operator can do.
-_CONDITIONS: dict[str, tuple[bool, str]] = {
-    "LOADING": (True, "it is reading its data from disk"),
-    "BUSY": (True, "a script of somebody is running for too long (SCRIPT KILL ends it)"),
-    "READONLY": (True, "this is a replica: connect to the master"),
-    "UNBLOCKED": (True, "it has just become a replica"),
+# The code of an error, whether a retry may succeed, and what an operator can do.
+_ERRORS: dict[str, tuple[bool, str]] = {
+    "LOADING": (True, "the server is loading its data from disk"),
+    "BUSY": (True, "another client's script is running for too long; SCRIPT KILL ends it"),
+    "READONLY": (True, "this is a replica; connect to the master"),
+    "UNBLOCKED": (True, "the server has just become a replica"),
     "MASTERDOWN": (True, "this is a replica that has lost its master"),
     "NOREPLICAS": (True, "min-replicas-to-write is not met"),
-    "OOM": (True, "its maxmemory is used up: give it more, or keep locks on a server of their own"),
-    "MISCONF": (True, "it cannot save to disk and so refuses to write: look at its log"),
-    "TRYAGAIN": (True, "a slot is being moved"),
+    "OOM": (True, "maxmemory is used up: raise it, or keep locks on a server of their own"),
+    "MISCONF": (True, "the server cannot save to disk and refuses writes: look at its log"),
+    "TRYAGAIN": (True, "a slot is migrating"),
     "CLUSTERDOWN": (True, "the cluster is down"),
-    "NOAUTH": (False, "it asks for a password: redis://user:password@host"),
-    "WRONGPASS": (False, "the user name or the password is wrong"),
+    "NOAUTH": (
+        False,
+        "authentication failed: a password is required, as in redis://user:password@host",
+    ),
+    "WRONGPASS": (False, "authentication failed: the user name or the password is wrong"),
     "NOPERM": (False, ""),
     "WRONGTYPE": (False, ""),
     "NOPROTO": (False, "lockfast needs Redis 6.2 or later, or Valkey"),
 }
 
-# It is no master (any more): look for the master anew.
+# Codes of a server that is not the master (any more): the master has to be found anew.
 _MOVED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
 
 
 class ServerError(Exception):
-    """An error reply, as it came. A value, not raised, until somebody explains it."""
+    """An error reply as received. A value, not raised; `explained` makes an exception of it."""
 
 
 class Unreachable(BackendError):
-    """The connection, not the server's answer, is the problem."""
+    """The connection failed; the server did not reply."""
 
 
 class Redirected(BackendError):
-    """A node of a cluster says which one to ask: from now on (MOVED), or just now (ASK), while a
-    slot is on its way. For who does not know of clusters, asking again cannot help."""
+    """A cluster's node names another node: from now on (MOVED), or for this command (ASK), while a
+    slot migrates. Without cluster support a retry cannot help."""
 
-    def __init__(self, message: str, *, slot: int, endpoint: str, just_now: bool) -> None:
+    def __init__(self, message: str, *, slot: int, endpoint: str, temporary: bool) -> None:
         super().__init__(message, transient=False)
         self.slot = slot
-        self.endpoint = endpoint  # 'host:port'; no host: the one that was asked
-        self.just_now = just_now
+        self.endpoint = endpoint  # 'host:port'; no host: the node that replied
+        self.temporary = temporary
 
 
 class Unsettled(BackendError):
-    """It will pass by itself, and soon: a slot is on its way, a failover under way."""
+    """A state that ends soon by itself: a slot migrates, or a failover is under way."""
 
 
 _UNSETTLED = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "LOADING")
@@ -57,50 +60,54 @@ _redirected = re.compile(r"(MOVED|ASK) (\d{1,5}) (\S*:\d+)").fullmatch
 
 
 def explained(error: ServerError, where: str, key: str = "", source: str = "") -> BackendError:
-    """The same, for people. ``key`` is the first of the lock's, ``source`` the script's."""
-    said = str(error)
-    word = _word_of(said)
-    if "max number of clients" in said:
-        return BackendError(f"{where} has no free connection: {said} (raise its maxclients)")
-    if elsewhere := _redirected(said):
+    """An exception with a hint. ``key`` is the lock's first key, ``source`` the script's source."""
+    message = str(error)
+    code = _code_of(message)
+    if "max number of clients" in message:
+        return BackendError(f"{where} has no free connection: {message} (raise its maxclients)")
+    if elsewhere := _redirected(message):
         return Redirected(
-            f"{where} said: {said} (it is a node of a cluster: redis+cluster://)",
+            f"{where} replied: {message} (it is a node of a cluster: use redis+cluster://)",
             slot=int(elsewhere[2]),
             endpoint=elsewhere[3],
-            just_now=elsewhere[1] == "ASK",
+            temporary=elsewhere[1] == "ASK",
         )
-    if "non local key" in said:  # the slot began to move while a script was at it
-        word = "TRYAGAIN"
-    transient, hint = _CONDITIONS.get(word, (False, ""))
-    if word == "WRONGTYPE" or "FOREIGN data" in said:
-        hint = f"data that lockfast did not write is under {key or 'a key'}: it was left as it is"
-    elif word == "NOPERM" or "ACL failure in script" in said or "user executing the script" in said:
-        hint = f"{_lacking(said, key, source)}: docs/redis.md lists the least that is needed"
-    kind = Unsettled if word in _UNSETTLED else BackendError
-    return kind(f"{where} said: {said}{f' ({hint})' if hint else ''}", transient=transient)
+    if "non local key" in message:  # the slot began to migrate while a script ran
+        code = "TRYAGAIN"
+    transient, hint = _ERRORS.get(code, (False, ""))
+    if code == "WRONGTYPE" or "FOREIGN data" in message:
+        hint = f"{key or 'a key'} holds data that lockfast did not write; it was left unchanged"
+    elif (
+        code == "NOPERM"
+        or "ACL failure in script" in message
+        or "user executing the script" in message
+    ):
+        hint = f"{_missing_right(message, key, source)}: docs/redis.md lists the rights needed"
+    kind = Unsettled if code in _UNSETTLED else BackendError
+    return kind(f"{where} replied: {message}{f' ({hint})' if hint else ''}", transient=transient)
 
 
 def is_elsewhere(error: ServerError) -> bool:
-    """Whether the server says that it is not the one to ask, so that its connection is no good."""
-    return _word_of(str(error)) in _MOVED or "cannot be used with replica" in str(error)
+    """Is the master elsewhere, so that this connection is of no use?"""
+    return _code_of(str(error)) in _MOVED or "cannot be used with replica" in str(error)
 
 
-def _word_of(said: str) -> str:
-    word = said.split(" ", 1)[0].lstrip("-")
-    if word in _CONDITIONS:
-        return word
-    # Before Redis 7 what a script ran into stands inside.
-    return next((known for known in _CONDITIONS if re.search(f"[ -]{known} ", said)), word)
+def _code_of(message: str) -> str:
+    code = message.split(" ", 1)[0].lstrip("-")
+    if code in _ERRORS:
+        return code
+    # Before Redis 7 the code of an error in a script is inside the message.
+    return next((known for known in _ERRORS if re.search(f"[ -]{known} ", message)), code)
 
 
-def _lacking(said: str, key: str, source: str) -> str:
-    """Which right it is. Of what a script calls, the server tells only the line."""
-    if "key" in said:
-        return f"the user lacks the right to keys such as {key or 'ours'}, ~lf:*"
-    if "channel" in said:
+def _missing_right(message: str, key: str, source: str) -> str:
+    """The right that the user lacks. For commands of a script the server reports just the line."""
+    if "key" in message:
+        return f"the user lacks the right to keys such as {key or 'lf:…'}, ~lf:*"
+    if "channel" in message:
         return "the user lacks the right to channels, &lf:wake:*"
-    command = re.search(r"run the '([\w|]+)' command", said)
-    line = re.search(r"user_script:(\d+)", said)
+    command = re.search(r"run the '([\w|]+)' command", message)
+    line = re.search(r"user_script:(\d+)", message)
     if command is None and line is not None:
         lines = source.splitlines()[int(line[1]) - 1 : int(line[1])]
         command = re.search(r"\bp?call\('(\w+)'", "".join(lines))

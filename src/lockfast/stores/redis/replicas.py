@@ -1,24 +1,23 @@
-"""A claim counts only when replicas have it, too: `replicas=` of `connect`.
+"""Claims that count only once replicas have them: `replicas=` of `connect`.
 
-Redis answers before its replicas know. If one of them takes over just then, a claim that was
-granted is forgotten, and granted again to another. So where replicas are counted, every command
-that makes or prolongs a belief is followed by WAIT, in the same write and on the same connection
-(WAIT is about what its own connection wrote), and what too few acknowledged is not believed:
+Redis replies before its replicas have the data. If a replica takes over in between, a granted claim
+is forgotten, and the name granted again. So where replicas are counted, every command that creates
+or extends a hold is followed by WAIT, in the same write and on the same connection (WAIT covers the
+writes of its own connection), and a result that too few replicas acknowledged does not count:
 
-- a claim that was granted: `NotReplicated`; whoever asked leaves, which undoes it;
-- a renewal: its outcome is unknown, as if the answer had been lost. It is tried again until the
-  deadline, and belief does not grow;
-- a grant by a bell or by a refresh: it is asked for once more, as a claim. A bell comes from the
-  release of another, and nobody waited for replicas there: it is only a ring.
+- a granted claim raises `NotReplicated`; the client then leaves, which withdraws the grant;
+- a renewal has an unknown outcome, as if the reply had been lost. It is retried until the deadline,
+  and the hold's validity is not extended;
+- a grant in a wake-up or a refresh is requested once more, as a claim. A wake-up stems from another
+  client's release, which did not wait for replicas: it is only a hint.
 
-What ends a hold is not waited for: if it is forgotten, a name is free later, not sooner. And what
-was written before is acknowledged with what is written after it, so a hold that is acknowledged
-knows of all that made way for it.
+Releases do not wait: if one is forgotten, a name becomes free later, not sooner. And replicas
+receive writes in order, so one that has acknowledged a hold also has the releases before it.
 
-How many: a number; ``majority``: so many that with the master they are more than half of all, so
-that of two sides of a partition at most one can grant; ``all``. All are those that the master
-knows, or has known since we are connected, and those that Sentinel knows: one that is away is
-counted, or a master that is cut off would soon be in the majority of one.
+The number may be an integer; ``majority``: with the master more than half of all servers, so that
+at most one side of a partition can grant; or ``all``. Counted are the replicas that the master has,
+or has had since we connected, and those that Sentinel knows. Absent replicas count, too: a master
+that is cut off would otherwise soon be a majority by itself.
 """
 
 from __future__ import annotations
@@ -39,40 +38,40 @@ from lockfast.stores.redis.replies import GONE
 from lockfast.stores.redis.scripts import Script, packed
 
 MOST_REPLICAS = 1000
-WORDS = ("majority", "all")
+QUANTIFIERS = ("majority", "all")
 ROLE = packed("ROLE")
-# WAIT may take so much of the budget: the answers need some of it, too.
+# The share of the budget that WAIT may take: the replies need the rest.
 PART = 0.6
-# Redis looks ten times a second whose WAIT is over: so much longer than we said it may take to tell
-# us that too few have acknowledged.
+# Redis checks for WAITs that are over ten times a second, so its reply that too few replicas have
+# acknowledged may come this much later than the time-out of the WAIT.
 GRAIN = 0.12
 
 
-def checked_replicas(said: object) -> int | str:
-    """What ``replicas=`` may be, as a keyword or in a URL."""
-    number = int(said) if isinstance(said, str) and said.isdecimal() else said
-    if number in WORDS and isinstance(number, str):
+def checked_replicas(value: object) -> int | str:
+    """The value of ``replicas=``, a keyword or an option of a URL."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if number in QUANTIFIERS and isinstance(number, str):
         return number
     if isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= MOST_REPLICAS:
         return number
     raise ConfigurationError(
-        f"replicas={said!r}: how many must acknowledge a claim, a number from 1 on, 'majority' or "
-        "'all'; leave it away to wait for none"
+        f"replicas={value!r} is not valid: give a number from 1 to {MOST_REPLICAS}, 'majority' or "
+        "'all', or omit it to wait for no replica"
     )
 
 
-class _Lacking(Exception):
-    """Granted, but too few have acknowledged it."""
+class _TooFew(Exception):
+    """Executed, but too few replicas have acknowledged it."""
 
     def __init__(self, acknowledged: int, wanted: int) -> None:
         self.acknowledged, self.wanted = acknowledged, wanted
 
     def __str__(self) -> str:
-        return f"only {self.acknowledged} replicas acknowledged it in time, of {self.wanted}"
+        return f"only {self.acknowledged} of {self.wanted} replicas acknowledged it in time"
 
 
 class ReplicatedBackend(RedisBackend):
-    """``known`` tells how many replicas somebody else knows of (Sentinel)."""
+    """A backend that waits for replicas. ``known`` returns how many Sentinel knows."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class ReplicatedBackend(RedisBackend):
         known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__(transport, where)
-        # They wait for nobody.
+        # The short paths do not wait for replicas.
         if transport.suspends:
             del self.claim_soon
         else:
@@ -90,7 +89,7 @@ class ReplicatedBackend(RedisBackend):
         self._replicas = replicas
         self._known = known
         self._seen = 0
-        self._shortest = float("inf")  # budget so far
+        self._shortest = float("inf")  # the smallest budget so far
         self._capabilities = replace(super().capabilities, wakes="notify", replicas=replicas)
 
     @property
@@ -104,30 +103,30 @@ class ReplicatedBackend(RedisBackend):
             return (await self.claim_batch([claim], budget))[0]
         try:
             return await super().claim(claim, budget)
-        except _Lacking as lacking:
-            raise self._not_replicated([claim], lacking) from None
+        except _TooFew as too_few:
+            raise self._not_replicated([claim], too_few) from None
 
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
         try:
             return await super().claim_batch(claims, budget)
-        except _Lacking as lacking:
-            raise self._not_replicated(claims, lacking) from None
+        except _TooFew as too_few:
+            raise self._not_replicated(claims, too_few) from None
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone | BackendError]:
         plan = planned(claims, fences, self.wake_address_of)
-        replies, lacking = await self._settled(plan.commands, budget)
+        replies, too_few = await self._replicated(plan.commands, budget)
         if any(_is_unknown_script(reply) for reply in replies):
-            await super().renew(claims, fences, budget)  # which teaches the server its scripts
-            replies, lacking = await self._settled(plan.commands, budget)
+            await super().renew(claims, fences, budget)  # which sends the scripts to the server
+            replies, too_few = await self._replicated(plan.commands, budget)
         answers = await self._renewals(plan, claims, fences, replies, budget)
-        if lacking is None:
+        if too_few is None:
             return answers
-        unknown = BackendError(f"{self._where} renewed, but {lacking}")
-        # A place that was granted is asked for as a claim. (A plain lock has no fence when held.)
+        unknown = BackendError(f"{self._where} renewed the lease, but {too_few}")
+        # A waiter that was granted is claimed again. (A plain lock has no fence when held.)
         counted: list[Granted | Busy | Gone | BackendError] = [
             answer
             if not isinstance(answer, Granted)
@@ -143,55 +142,55 @@ class ReplicatedBackend(RedisBackend):
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
         return await super().watch(claim, lambda _grant: wake(None), since)
 
-    # ---- the waiting -------------------------------------------------------------------------
+    # ---- waiting for replicas ----------------------------------------------------------------
 
     async def _run(
-        self, script: Script, said: bytes, words: int, budget: float, name: str = ""
+        self, script: Script, payload: bytes, count: int, budget: float, name: str = ""
     ) -> Any:
         grants = _GRANTS.get(script)
         if grants is None:
-            return await super()._run(script, said, words, budget, name)
-        for head in (script.head(words), script.head_in_full(words)):
-            (reply,), lacking = await self._settled([head + said], budget)
+            return await super()._run(script, payload, count, budget, name)
+        for head in (script.head(count), script.head_with_source(count)):
+            (reply,), too_few = await self._replicated([head + payload], budget)
             if not _is_unknown_script(reply):
                 break
         if isinstance(reply, ServerError):
             raise self._refused(reply, name, script.source)
-        if lacking is not None and grants(reply):
+        if too_few is not None and grants(reply):
             if script in (scripts.CLAIM, scripts.SIMPLE_CLAIM):
-                raise lacking
-            raise BackendError(f"{self._where} did it, but {lacking}")
+                raise too_few
+            raise BackendError(f"{self._where} executed the command, but {too_few}")
         return reply
 
-    async def _settled(
+    async def _replicated(
         self, commands: Sequence[bytes], budget: float
-    ) -> tuple[list[Any], _Lacking | None]:
-        """The answers, and what is lacking for them to count."""
+    ) -> tuple[list[Any], _TooFew | None]:
+        """The replies, and why they do not count, if they do not."""
         counts = isinstance(self._replicas, str)
         if counts and not self._seen:
             self._see(await self._call(ROLE, budget))
         asked = [*commands, ROLE] if counts else list(commands)
         while True:
             wanted = self._wanted()
-            *replies, acknowledged = await self._transport.settled(
+            *replies, acknowledged = await self._transport.calls_replicated(
                 asked, wanted, self._wait_ms(budget), budget + GRAIN
             )
             if isinstance(acknowledged, ServerError):
                 raise self._refused(acknowledged)
             if type(acknowledged) is not int:
-                raise self._senseless(acknowledged)
+                raise self._unexpected_reply(acknowledged)
             if counts:
                 self._see(replies.pop())
             if acknowledged >= self._wanted():
                 return replies, None
             if acknowledged < wanted:
-                return replies, _Lacking(acknowledged, self._wanted())
-            # There are more replicas than we knew: say it again (it is harmless), and wait for
-            # them. WAIT alone would be about nothing, were the connection another one by then.
+                return replies, _TooFew(acknowledged, self._wanted())
+            # There are more replicas than we knew: send the commands again, which is harmless, and
+            # wait for all. A bare WAIT covers no write if the connection is another one by then.
 
     def _wait_ms(self, budget: float) -> int:
-        """On a connection that tasks share, whatever comes behind a WAIT waits with it, and perhaps
-        for the next one, too: so two may not take longer than the shortest budget allows."""
+        """The time-out of a WAIT. On a connection that tasks share, the commands behind a WAIT wait
+        with it, and perhaps for the next one: both together must fit into the smallest budget."""
         if self._transport.suspends:
             self._shortest = min(self._shortest, budget)
             budget = self._shortest / 2
@@ -206,18 +205,18 @@ class ReplicatedBackend(RedisBackend):
     def _see(self, role: Any) -> None:
         if isinstance(role, ServerError):
             raise self._refused(role)
-        with self._sense(role):
+        with self._parsing(role):
             if role[0] == b"master":
                 self._seen = max(self._seen, len(role[2]))
 
-    def _not_replicated(self, claims: Sequence[Claim], lacking: _Lacking) -> NotReplicated:
+    def _not_replicated(self, claims: Sequence[Claim], too_few: _TooFew) -> NotReplicated:
         names = ", ".join(shown(claim.name) for claim in claims[:3])
         more = f" and {len(claims) - 3} more" if len(claims) > 3 else ""
         return NotReplicated(
-            f"{names}{more}: {self._where} granted it, but {lacking}: it was given back",
+            f"{names}{more}: {self._where} granted the claim, but {too_few}; it was withdrawn",
             name=bare(claims[0].name),
-            acknowledged=lacking.acknowledged,
-            wanted=lacking.wanted,
+            acknowledged=too_few.acknowledged,
+            wanted=too_few.wanted,
         )
 
 
@@ -230,13 +229,13 @@ def _is_list(reply: Any) -> bool:
 
 
 def _grants(reply: Any) -> bool:
-    """The answer to a claim; or to one of many."""
+    """Does the reply to a claim, or to one of a batch, grant anything?"""
     return type(reply) is bytes or (
         _is_list(reply) and (reply[:1] == [1] or any(map(_grants, reply)))
     )
 
 
-# After which scripts replicas are waited for, and whether the answer is one that makes a belief.
+# The scripts after which replicas are waited for, and which of their replies affect a hold.
 _GRANTS: dict[Script, Callable[[Any], bool]] = {
     scripts.CLAIM: _grants,
     scripts.SIMPLE_CLAIM: lambda reply: _is_list(reply) and reply[:1] == [1],

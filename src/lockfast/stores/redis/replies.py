@@ -1,6 +1,6 @@
-"""What a server's answers mean, taken apart without trust: it may not be a Redis that answers.
+"""Parse the server's replies without trusting them: something other than Redis may have answered.
 
-What cannot be so raises one of `NONSENSE`; whoever asked closes the connection then.
+A malformed reply raises one of `MALFORMED`; the caller then closes the connection.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 from lockfast.model import Busy, Claim, Differs, Gone, Granted, Holder, Snapshot, Waiter, Who
 
-MOST_FENCE = 2**53  # Lua's numbers are exact so far
+MOST_FENCE = 2**53  # Lua's numbers are exact up to here
 GONE = Gone()
-_new = tuple.__new__  # of a named tuple, without the wrapper that takes keywords: it is hot
-# What taking an answer of another shape apart may raise.
-NONSENSE = (TypeError, ValueError, IndexError, KeyError, AttributeError)
+_new = tuple.__new__  # a named tuple's, without the wrapper for keywords: this path is hot
+# Exceptions that parsing a reply of another shape may raise.
+MALFORMED = (TypeError, ValueError, IndexError, KeyError, AttributeError)
 
 
 def granted(fence: Any, length: Any, lease: float) -> Granted:
-    """Yes, if it can be so: not for longer than was asked for."""
+    """A grant, if it is plausible: never for longer than the claim's lease."""
     if type(fence) is int and 0 < fence < MOST_FENCE and 0 < length <= lease * 1e6 + 1:
         return _new(Granted, (fence, length / 1e6))
     raise ValueError
@@ -31,7 +31,7 @@ def busy(after: Any, fence: Any) -> Busy:
 
 
 def claimed(reply: Any, lease: float) -> Granted | Busy | Differs:
-    """What a claim was answered: the fence alone, as text, or three numbers."""
+    """The reply to a claim: just the fence, as text, or three numbers."""
     if type(reply) is bytes:
         if reply.isdigit() and 0 < (fence := int(reply)) < MOST_FENCE:
             return _new(Granted, (fence, lease))
@@ -53,7 +53,7 @@ def renewed(known: Any, fence: int, lease: float) -> Granted | Gone:
 
 
 def seen_held(reply: Any, claims: Sequence[Claim], fences: Sequence[int]) -> list[Granted | Gone]:
-    """What the renewal of holds was answered."""
+    """The reply to the renewal of holds."""
     return [
         renewed(known, fence, claim.lease)
         for known, claim, fence in zip(reply, claims, fences, strict=True)
@@ -63,7 +63,7 @@ def seen_held(reply: Any, claims: Sequence[Claim], fences: Sequence[int]) -> lis
 def seen_waiting(
     reply: Any, claims: Sequence[Claim], fences: Sequence[int]
 ) -> list[Granted | Busy | Gone]:
-    """What the refresh of places was answered."""
+    """The reply to the refresh of waiters."""
     threes = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
     return [refreshed(three, claim.lease) for three, claim in zip(threes, claims, strict=True)]
 

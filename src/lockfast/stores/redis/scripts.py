@@ -1,7 +1,7 @@
-"""The Lua files, made ready to send: one per verb, each with the law of slots spliced in.
+"""The Lua scripts, ready to send: one per verb, each with the law of slots spliced in.
 
-A script is called by its SHA. A server that does not know it (restarted, flushed) says NOSCRIPT and
-is sent the source, once.
+A script is called by its SHA. A server that does not know it (restarted, flushed) replies NOSCRIPT
+and is sent the source, once.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _CONSTANTS = "--@constants\n"
 
 
 def bulk(data: bytes) -> bytes:
-    """One argument, as the wire writes it."""
+    """One argument, encoded as a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def packed(*words: str | bytes | int) -> bytes:
-    """A whole command."""
-    encoded = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+def packed(*parts: str | bytes | int) -> bytes:
+    """A whole command, encoded for the wire."""
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"*%d\r\n" % len(encoded) + b"".join(map(bulk, encoded))
 
 
-def _read(part: str) -> str:
-    return (_FOLDER / f"{part}.lua").read_text()
+def _read(file: str) -> str:
+    return (_FOLDER / f"{file}.lua").read_text()
 
 
 class Script:
-    """One verb."""
+    """The script of one verb."""
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
@@ -40,20 +40,20 @@ class Script:
         self.write(before + _read("constants") + "".join(after) if after else source)
 
     def write(self, source: str) -> None:
-        """From now on it is this; tests put mistakes in."""
+        """Replace the source; tests plant bugs this way."""
         self.source = source
         self.sha = hashlib.sha1(source.encode()).hexdigest()
         self._sha = b"$7\r\nEVALSHA\r\n" + bulk(self.sha.encode())
         self.head = functools.cache(self._head)
         self._source = b"$4\r\nEVAL\r\n" + bulk(source.encode())
 
-    def _head(self, words: int) -> bytes:
-        """The beginning of a call with so many words after it: the number of keys, keys, said."""
-        return b"*%d\r\n" % (words + 2) + self._sha
+    def _head(self, count: int) -> bytes:
+        """The start of a call with ``count`` more parts: the number of keys, keys, arguments."""
+        return b"*%d\r\n" % (count + 2) + self._sha
 
-    def head_in_full(self, words: int) -> bytes:
-        """The same for a server that does not know the script."""
-        return b"*%d\r\n" % (words + 2) + self._source
+    def head_with_source(self, count: int) -> bytes:
+        """The start of a call to a server that does not know the script."""
+        return b"*%d\r\n" % (count + 2) + self._source
 
 
 CLAIM = Script("claim")
@@ -70,14 +70,14 @@ NAMES = Script("names")
 SIMPLE_CLAIM = Script("simple_claim")
 SIMPLE_RENEW = Script("simple_renew")
 SIMPLE_RELEASE = Script("simple_release")
-# What is said to each node of a quorum.
+# The scripts of a quorum, run on each of its nodes (Redlock).
 VOTE = Script("vote")
 SETTLE = Script("settle")
 UNDO = Script("undo")
-UNVOTE = Script("unvote")
+NODE_RELEASE = Script("node_release")
 MARK_NODE = Script("mark")
 ALL = (
     CLAIM, RENEW, REFRESH, RELEASE, LEAVE, INSPECT, TRANSFER, SHRINK, RESIZE,
     BREAK, NAMES, SIMPLE_CLAIM, SIMPLE_RENEW, SIMPLE_RELEASE,
-    VOTE, SETTLE, UNDO, UNVOTE, MARK_NODE,
+    VOTE, SETTLE, UNDO, NODE_RELEASE, MARK_NODE,
 )  # fmt: skip

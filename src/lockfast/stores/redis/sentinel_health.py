@@ -1,4 +1,4 @@
-"""Are these sentinels fit to find a master, and to replace it? Each is asked for itself."""
+"""Health checks of sentinels: can they find the master, and replace it? Each one is queried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lockfast.errors import BackendError
 from lockfast.stores.health_checks import HealthCheck, bad, ok, warn
-from lockfast.stores.redis.connections import Link
+from lockfast.stores.redis.connections import Connection
 from lockfast.stores.redis.errors import ServerError
 from lockfast.stores.redis.scripts import packed
 from lockfast.stores.redis.sentinel import SentinelAddress
@@ -21,17 +21,17 @@ def health_checks(address: SentinelAddress) -> Iterator[HealthCheck]:
     unable = ""
     for sentinel in sentinels:
         try:
-            link = Link(sentinel, BUDGET)
+            connection = Connection(sentinel, BUDGET)
         except BackendError:
             away.append(sentinel.endpoint)
             continue
         try:
-            reply = link.ask(packed("SENTINEL", "CKQUORUM", address.service), BUDGET)
+            reply = connection.ask(packed("SENTINEL", "CKQUORUM", address.service), BUDGET)
         except BackendError:
             away.append(sentinel.endpoint)
             continue
         finally:
-            link.close()
+            connection.close()
         if isinstance(reply, ServerError) and "NOQUORUM" in str(reply):
             unable = str(reply)
     fine = True
@@ -40,21 +40,21 @@ def health_checks(address: SentinelAddress) -> Iterator[HealthCheck]:
         yield warn(
             "sentinels",
             f"{', '.join(sorted(away))} cannot be reached from here",
-            "bring it back, or take it out of the URL: who asks it first loses time",
+            "restore it, or remove it from the URL: clients that query it first lose time",
         )
     if unable:
         fine = False
         yield bad(
             "sentinels",
-            f"they cannot replace a master that dies: {unable}",
-            "bring back as many as the quorum and the majority need",
+            f"they cannot replace a failed master: {unable}",
+            "restore as many as the quorum and the majority need",
         )
     if len(sentinels) < ENOUGH:
         fine = False
         yield warn(
             "sentinels",
-            f"{len(sentinels)} in all: when a host dies too few are left to decide",
+            f"only {len(sentinels)}: when a host fails, too few are left to elect a master",
             "run three, on three hosts",
         )
     if fine:
-        yield ok("sentinels", f"{len(sentinels)} answer, and can replace a master")
+        yield ok("sentinels", f"{len(sentinels)} reply, and can replace a failed master")

@@ -1,7 +1,7 @@
-"""The plain layout: one string under the name itself, made with SET NX PX, compared and deleted.
+"""The plain layout: one string under the name itself, set with NX and PX, compared and deleted.
 
-It is what other libraries write, so that a service that uses lockfast and one that uses theirs
-exclude each other. It has no queue, no fence and no bells: who waits looks now and then.
+Other libraries write this layout, so that a service that uses lockfast and one that uses such a
+library exclude each other. It has no queue, no fence and no wake-ups: waiters poll.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lockfast.stores.redis.scripts import bulk
 CAPABILITIES = Capabilities(
     store="redis", across="network", fair=False, fences=False, wakes="paced"
 )
-# How often a lock is looked at for which nobody will ring.
+# The polling interval of waiters, which no release will wake.
 PACE = 0.05
 GONE = Gone()
 
 
 def key_of(full_name: str) -> bytes:
-    """The name without our namespace: that is what others call it."""
+    """The name without its namespace: the key that other libraries use."""
     return full_name.partition(":")[2].encode()
 
 
@@ -29,21 +29,21 @@ def millis(seconds: float) -> bytes:
     return b"%d" % max(round(seconds * 1e3), 1)
 
 
-def claim_said(claim: Claim) -> bytes:
-    words = (b"1", key_of(claim.name), claim.id.encode(), millis(claim.lease))
-    return b"".join(map(bulk, words))
+def claim_payload(claim: Claim) -> bytes:
+    parts = (b"1", key_of(claim.name), claim.id.encode(), millis(claim.lease))
+    return b"".join(map(bulk, parts))
 
 
-def release_said(claim: Claim) -> bytes:
+def release_payload(claim: Claim) -> bytes:
     return b"".join(map(bulk, (b"1", key_of(claim.name), claim.id.encode())))
 
 
-def renew_said(claims: Sequence[Claim]) -> tuple[bytes, int]:
-    words = [b"%d" % len(claims)]
-    words += [key_of(claim.name) for claim in claims]
+def renewal_payload(claims: Sequence[Claim]) -> tuple[bytes, int]:
+    parts = [b"%d" % len(claims)]
+    parts += [key_of(claim.name) for claim in claims]
     for claim in claims:
-        words += [claim.id.encode(), millis(claim.lease)]
-    return b"".join(map(bulk, words)), len(words)
+        parts += [claim.id.encode(), millis(claim.lease)]
+    return b"".join(map(bulk, parts)), len(parts)
 
 
 def answer(claim: Claim, kind: int, rest: int) -> Granted | Busy | Gone:
@@ -57,14 +57,14 @@ def answer(claim: Claim, kind: int, rest: int) -> Granted | Busy | Gone:
 
 
 def seen(reply: Any, claims: Sequence[Claim], fences: Sequence[int]) -> list[Granted | Busy | Gone]:
-    """What `renew_said` was answered."""
+    """Parse the reply to `renewal_payload`."""
     twos = zip(reply[::2], reply[1::2], strict=True)
     return [answer(claim, *two) for two, claim in zip(twos, claims, strict=True)]
 
 
 def snapshot(full_name: str, rest: int) -> Snapshot:
-    """That somebody holds it is all that is written there. ``rest`` is PTTL's answer."""
+    """A snapshot from PTTL's reply, ``rest``: the key does not tell who holds the lock."""
     if rest == -2:
         return Snapshot(full_name, 1)
-    who = Who("unknown", 0, "a plain lock does not tell who")
+    who = Who("unknown", 0, "a plain lock does not record its holder")
     return Snapshot(full_name, 1, (Holder(who, 0, 1, 0.0, max(rest, 0) / 1e3),))

@@ -1,9 +1,9 @@
-"""Whether a server is so near that who asks looks for its answer, instead of sleeping for it.
+"""Adaptive spinning: poll the socket for up to 100 µs before blocking, if replies arrive that fast.
 
-To be put to sleep and woken takes longer than the answer of a server on the same host, or next to
-it, and costs the processor about as much as to look for the answer some times. Far away it is in
-vain; that is noticed, and tried again more and more seldom. On a single processor it would keep the
-server from answering, and among many threads it would keep those from working who could.
+Blocking and being woken takes longer than a server on the same host, or next to it, needs to reply,
+and costs about as much CPU time as polling. With a distant server spinning fails; failures are
+counted, and the next attempts become rarer and rarer. On a single core spinning would keep the
+server from running, and with many threads it would take the core from threads that have work.
 """
 
 from __future__ import annotations
@@ -11,53 +11,54 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-LOOKS = 160  # some 100 µs
-MOST_ASLEEP = 1023
-CROWDED = 16
+POLLS = 160  # about 100 µs
+MOST_SKIPPED = 1023
+BACK_OFF = 16
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 NEVER = 1 << 62
 
 Ready = Sequence[tuple[int, int]]
 
 
-class Near:
-    """Of one connection, or of several on which the same thread asks together."""
+class Spin:
+    """The spinning state of one connection, or of a group on which one thread sends together."""
 
-    __slots__ = ("_asleep", "_poll", "_vain")
+    __slots__ = ("_failed", "_poll", "_skip")
 
     def __init__(self, poll: Callable[[int], Ready]) -> None:
         self._poll = poll
-        self._asleep = 0 if CORES > 1 else NEVER  # of so many answers we do not even try it
-        self._vain = 0  # so many they were after we tried in vain
+        self._skip = 0 if CORES > 1 else NEVER  # replies to wait for without spinning
+        self._failed = 0  # how many replies were skipped after the last failure
 
-    def look(self) -> Ready:
-        """What there is to read. Nothing: sleep until there is."""
-        if self._asleep > 0:
-            self._asleep -= 1
+    def poll(self) -> Ready:
+        """Spin, and return what is readable. Empty: the caller has to block until something is."""
+        if self._skip > 0:
+            self._skip -= 1
             return ()
         poll = self._poll
-        for _ in range(LOOKS):
+        for _ in range(POLLS):
             if ready := poll(0):
-                self._vain >>= 1
+                self._failed >>= 1
                 return ready
-        self._asleep = self._vain = min(2 * self._vain + 1, MOST_ASLEEP)
+        self._skip = self._failed = min(2 * self._failed + 1, MOST_SKIPPED)
         return ()
 
-    def crowded(self) -> None:
-        """Another thread asked before this one, or waits for what it has: the processor is for
-        them, for some time."""
-        self._asleep = max(self._asleep, CROWDED)
+    def back_off(self) -> None:
+        """Do not spin for the next `BACK_OFF` replies: another thread sent a command before this
+        one, or waits for what this one holds, and needs the core."""
+        self._skip = max(self._skip, BACK_OFF)
 
 
-class Company:
-    """The threads that ask through one transport: who did not ask last is not alone."""
+class SharingDetector:
+    """Notices that several threads use one transport, and makes them back off from spinning."""
 
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        self._latest: Near | None = None
+        self._latest: Spin | None = None
 
-    def asks(self, near: Near) -> None:
-        if self._latest is not near:
-            self._latest = near
-            near.crowded()
+    def used_by(self, spin: Spin) -> None:
+        """Note a command; back off if the previous one was another thread's."""
+        if self._latest is not spin:
+            self._latest = spin
+            spin.back_off()

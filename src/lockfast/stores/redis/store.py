@@ -1,4 +1,4 @@
-"""Which server: URLs and clients of redis-py, and the opened store."""
+"""Open a Redis store from a URL or from a client of redis-py."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ except ImportError as missing:
         "pip install 'lockfast[redis]'"
     ) from None
 
-from lockfast.stores.redis.connections import Address, Link
+from lockfast.stores.redis.connections import Address, Connection
 from lockfast.stores.redis.replicas import ReplicatedBackend, checked_replicas
 from lockfast.stores.redis.scripts import packed
 from lockfast.stores.redis.sentinel import SentinelAddress
 from lockfast.stores.redis.sentinel_urls import sentinels_of_pool, sentinels_of_url
-from lockfast.stores.redis.task_connection import TaskLink
+from lockfast.stores.redis.task_connection import TaskConnection
 from lockfast.stores.redis.tasks import TaskTransport
 from lockfast.stores.redis.threads import BlockingTransport
 
 log = logging.getLogger("lockfast")
 
 CHECK_BUDGET = 1.0
-NOT_READ = (
-    "redis://user:password@host:port/db is one, where db is a number, and / ? # @ in a password "
+EXPECTED = (
+    "expected redis://user:password@host:port/db, where db is a number, and / ? # @ in a password "
     "are written as %2F %3F %23 %40"
 )
 
 
 class RedisStore:
-    """One server, seen by one client; or the master that Sentinel tells of."""
+    """One server, or the master that Sentinel reports, as used by one client."""
 
     def __init__(self, address: Address | SentinelAddress) -> None:
         self._address = address
@@ -54,14 +54,14 @@ class RedisStore:
         self._checked = False
         self._replicas: int | str | None = None
         address.on_move = self._moved
-        forks.remember(self)
+        forks.register(self)
 
     def _moved(self) -> None:
         for transport in list(self._transports):
             transport.moved()
 
     def count_replicas(self, replicas: object) -> None:
-        """From now on a claim counts only when so many have it."""
+        """Make claims count only once this many replicas have them."""
         self._replicas = checked_replicas(replicas)
 
     def _backend(self, transport: BlockingTransport | TaskTransport) -> RedisBackend:
@@ -89,18 +89,19 @@ class RedisStore:
         self._transports.add(transport)
         return transport
 
-    # ---- what an operator should know ---------------------------------------------------------
+    # ---- health checks ------------------------------------------------------------------------
 
-    def _check(self, link: Link) -> None:
-        """Once per client: could this server throw locks away?"""
+    def _check(self, connection: Connection) -> None:
+        """Warn once per client if the server may evict locks."""
         if not self._checked:
-            warn_of_eviction(self.url, link.ask(packed("INFO", "memory"), link.budget))
+            info = connection.ask(packed("INFO", "memory"), connection.budget)
+            warn_of_eviction(self.url, info)
             self._checked = True
 
-    def _check_later(self, link: TaskLink) -> None:
+    def _check_later(self, connection: TaskConnection) -> None:
         if not self._checked:
             self._checked = True
-            info = link.ask(packed("INFO", "memory"), CHECK_BUDGET)
+            info = connection.ask(packed("INFO", "memory"), CHECK_BUDGET)
             info.add_done_callback(self._checked_later)
 
     def _checked_later(self, info: Any) -> None:
@@ -108,7 +109,7 @@ class RedisStore:
             warn_of_eviction(self.url, info.result())
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the server finds, and of the sentinels that lead to it."""
+        """Check the server, and the sentinels that lead to it."""
         from lockfast.stores.redis import health, sentinel_health  # only the doctor needs them
 
         yield from health.health_checks(self._address, self._replicas)
@@ -116,10 +117,10 @@ class RedisStore:
             yield from sentinel_health.health_checks(self._address)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Nothing to pause: the child discards what it inherits."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Nothing to do: the parent goes on."""
 
     def after_fork_in_child(self) -> None:
         self._address.after_fork_in_child()
@@ -128,7 +129,7 @@ class RedisStore:
 
 
 def warn_of_eviction(where: str, info: Any) -> None:
-    """A server that may evict keys may evict locks. Who may not ask is not warned."""
+    """Warn if the server may evict keys, and so locks; not without the right to INFO."""
     if not isinstance(info, bytes | str):
         return
     text = info.decode() if isinstance(info, bytes) else info
@@ -136,7 +137,7 @@ def warn_of_eviction(where: str, info: Any) -> None:
     policy, limit = facts.get("maxmemory_policy", "noeviction"), facts.get("maxmemory", "0")
     if policy != "noeviction" and limit != "0":
         log.warning(
-            "lockfast: %s evicts keys when its memory is full (maxmemory-policy %s), locks too: "
+            "lockfast: %s evicts keys, locks too, when its memory is full (maxmemory-policy %s): "
             "set noeviction, or keep locks on a server of their own",
             where,
             policy,
@@ -144,12 +145,12 @@ def warn_of_eviction(where: str, info: Any) -> None:
 
 
 def open_redis(url: str) -> RedisStore:
-    """``redis://``, ``rediss://``, ``unix://``, as redis-py reads them."""
+    """Open ``redis://``, ``rediss://`` and ``unix://`` URLs, as redis-py reads them."""
     return _opened(address_of_url(url))
 
 
 def address_of_url(url: str) -> Address:
-    """Not checked yet."""
+    """The address in a URL, not checked yet."""
     try:
         parts = urlsplit(url)
         refused = parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path)
@@ -157,30 +158,30 @@ def address_of_url(url: str) -> Address:
         pool = None if refused else redis.ConnectionPool.from_url(url)
     except (ValueError, TypeError) as error:
         pool = None
-        said = str(error)
-        # What redis-py says of an option names it and no more. All else may quote a password.
-        hint = said if said.startswith("Invalid value for ") else NOT_READ
+        message = str(error)
+        # redis-py's message about an option contains only its name. Others may quote a password.
+        hint = message if message.startswith("Invalid value for ") else EXPECTED
     else:
-        hint = NOT_READ
+        hint = EXPECTED
     if pool is None:
         raise ConfigurationError(f"not a Redis URL: {hint}")
     return Address(pool.connection_class, dict(pool.connection_kwargs))
 
 
 def open_sentinel(url: str) -> RedisStore:
-    """``redis+sentinel://``: the master that sentinels know."""
+    """Open ``redis+sentinel://`` URLs: the master that the sentinels know."""
     return _opened(sentinels_of_url(url))
 
 
 def open_redis_client(client: Any) -> RedisStore:
-    """The server of an existing client, on connections of our own: with its address, its
-    credentials and its TLS, without its pool, its retries and its decoding. Or its sentinels, if it
-    was made by ``Sentinel.master_for``."""
+    """Open the server of an existing client, on connections of our own: with the client's address,
+    credentials and TLS settings, without its pool, retries and decoding. A client made by
+    ``Sentinel.master_for`` leads to its sentinels."""
     return _opened(address_of_client(client))
 
 
 def address_of_client(client: Any) -> Address | SentinelAddress:
-    """Not checked yet."""
+    """The address of a client's server, not checked yet."""
     pool = getattr(client, "connection_pool", None)
     if not isinstance(client, redis.Redis | redis.asyncio.Redis) or pool is None:
         raise ConfigurationError(f"{type(client).__name__} is not a client of one Redis server")
@@ -190,7 +191,7 @@ def address_of_client(client: Any) -> Address | SentinelAddress:
 
 
 def _opened(address: Address | SentinelAddress) -> RedisStore:
-    replicas = address.said.pop("replicas", None)
+    replicas = address.options.pop("replicas", None)
     address.check()
     store = RedisStore(address)
     if replicas is not None:

@@ -1,9 +1,9 @@
-"""One connection to Redis, for all tasks of a loop.
+"""One connection to Redis, for all tasks of an event loop.
 
-Commands of tasks that run in the same turn of the loop travel in one write, all claims as one call
-of their script and all releases as another (`lots`), and their answers come in one read. Bells come
-as pushes on the same connection. If it breaks, everybody who waits for an answer is told so, and
-everybody who waits for a bell asks again, which connects again.
+Commands of tasks that run in the same iteration of the loop are sent in one write, all claims as
+one script call and all releases as another (`batches`), and their replies arrive in one read.
+Wake-ups are pushes on the same connection. If it breaks, each pending command fails, and each
+waiter claims again, which connects again.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from hiredis import PushNotification
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.batches import LOT, Asked, alone, answered, new_lots
+from lockfast.stores.redis.batches import (
+    BATCH_SIZE,
+    Pending,
+    new_batches,
+    resolve,
+    single_command,
+)
 from lockfast.stores.redis.connections import MOST_BYTES, new_reader, taken_over
 from lockfast.stores.redis.errors import Unreachable, explained
 from lockfast.stores.redis.scripts import Script, packed
-from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.wakeups import Wakeups
 
 NEVER = float("inf")
-EAR_BUDGET = 1.0
+SUBSCRIBE_BUDGET = 1.0
 
 
-class TaskLink(asyncio.Protocol):
-    """A connection of one loop: what was asked and is not answered yet, in order."""
+class TaskConnection(asyncio.Protocol):
+    """A connection of one loop, with its pending commands in order."""
 
     def __init__(
         self, connection: Any, where: str, wakeups: Wakeups, on_lost: Callable[[], None]
@@ -46,10 +52,10 @@ class TaskLink(asyncio.Protocol):
         self._wakeups = wakeups
         self._on_lost = on_lost
         self._reader = new_reader()
-        self._asked: deque[list[Asked]] = deque()  # for each answer that will come: by whom
+        self._pending: deque[list[Pending]] = deque()  # for each reply to come: its callers
         self._out: list[bytes] = []
-        self._lots = new_lots()
-        self._joined = False  # is anything in them?
+        self._batches = new_batches()
+        self._joined = False  # is any batch non-empty?
         self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -61,49 +67,50 @@ class TaskLink(asyncio.Protocol):
         self._end_of_loop = self._until_the_loop_ends()
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        """A loop closes its asynchronous generators before it ends: the only news of its end."""
+        """Abort with the loop: it closes its async generators, the only notice of its end."""
         try:
             yield
         finally:
-            self.abort(Unreachable("its event loop has ended"))
+            self.abort(Unreachable("the event loop of this connection has ended"))
 
     def serves(self, generation: int) -> bool:
-        """Can it be used at once, on this thread, for the server of this generation? Whether it is
-        our loop that runs here, asyncio's own loops know; for others we ask the long way, which is
-        a system call."""
+        """Is the connection usable on this thread, for the server of this generation? asyncio's own
+        loops know their thread; for other loops the check costs a system call."""
         if self.lost is not None or self.generation != generation:
             return False
         known = getattr(self.loop, "_thread_id", None) == get_ident()
         return known or asyncio._get_running_loop() is self.loop
 
     async def live(self) -> None:
-        """End with the loop, which else would leave the socket open."""
+        """Tie the connection to its loop, which would otherwise leave the socket open."""
         await anext(self._end_of_loop)
 
     def ask(self, command: bytes, budget: float) -> asyncio.Future[Any]:
-        """Send, at once if nobody else does just now, else together with them."""
+        """Send a command: at once if none is pending, otherwise together with others."""
         if self.lost is not None:
             raise self.lost
         until = clock.now() + budget
         if until < self._timer_at:
             self._wake_at(until, budget)
         if self._joined:
-            self._flush()  # what came first is said first
-        asked, out = self._asked, self._out
-        if not asked:
+            self._flush()  # commands are sent in their order
+        pending, out = self._pending, self._out
+        if not pending:
             self._transport.write(command)
         else:
             if not out:
                 self.loop.call_soon(self._flush)
             out.append(command)
-            if len(out) == LOT:
-                self._flush()  # so that the server works on these while we prepare more
+            if len(out) == BATCH_SIZE:
+                self._flush()  # the server works on these while more are prepared
         future: asyncio.Future[Any] = Future(loop=self.loop)
-        asked.append([(future, until)])
+        pending.append([(future, until)])
         return future
 
-    def join(self, script: Script, keys: bytes, words: bytes, budget: float) -> asyncio.Future[Any]:
-        """The same with a claim or a release: those that are asked together become one call."""
+    def join(
+        self, script: Script, keys: bytes, arguments: bytes, budget: float
+    ) -> asyncio.Future[Any]:
+        """Send a claim or a release: those that are sent together become one call."""
         until = clock.now() + budget
         if until < self._timer_at:
             self._wake_at(until, budget)
@@ -111,17 +118,17 @@ class TaskLink(asyncio.Protocol):
             self._flush()
         future: asyncio.Future[Any] = Future(loop=self.loop)
         if not self._joined:
-            if not self._asked:
-                self._transport.write(alone(script, keys, words))
-                self._asked.append([(future, until)])
+            if not self._pending:
+                self._transport.write(single_command(script, keys, arguments))
+                self._pending.append([(future, until)])
                 return future
             self._joined = True
             self.loop.call_soon(self._flush)
-        lot = self._lots[script]
-        lot.keys.append(keys)
-        lot.words.append(words)
-        lot.asked.append((future, until))
-        if len(lot.asked) == LOT:
+        batch = self._batches[script]
+        batch.keys.append(keys)
+        batch.arguments.append(arguments)
+        batch.pending.append((future, until))
+        if len(batch.pending) == BATCH_SIZE:
             self._flush()
         return future
 
@@ -131,17 +138,17 @@ class TaskLink(asyncio.Protocol):
         out, self._out = self._out, []
         if self._joined:
             self._joined = False
-            for lot in self._lots.values():
-                if lot.asked:
-                    out.append(lot.command())
-                    self._asked.append(lot.asked)
-                    lot.clear()
+            for batch in self._batches.values():
+                if batch.pending:
+                    out.append(batch.command())
+                    self._pending.append(batch.pending)
+                    batch.clear()
         if out:
             self._transport.write(b"".join(out))
 
     def acknowledged(self, replicas: int, wait_ms: int, budget: float) -> asyncio.Future[int]:
-        """How many replicas have what was asked for so far. A WAIT stops all that is behind it on
-        the connection, so there is one at a time, for all who asked since the one before."""
+        """The number of replicas that have the commands so far. A WAIT blocks all commands behind
+        it, so there is one at a time, for all callers since the one before."""
         waited = self._waited
         if waited is None:
             waited = self._waited = self.loop.create_future()
@@ -164,75 +171,79 @@ class TaskLink(asyncio.Protocol):
             waited.set_exception(self.lost)
         else:
             replicas, wait_ms, budget = self._wait_terms
-            asked = self.ask(packed("WAIT", replicas, wait_ms), budget)
-            asked.add_done_callback(lambda done: self._has_waited(done, waited))
+            reply = self.ask(packed("WAIT", replicas, wait_ms), budget)
+            reply.add_done_callback(lambda done: self._has_waited(done, waited))
 
-    def _has_waited(self, asked: asyncio.Future[Any], waited: asyncio.Future[int]) -> None:
-        if (error := asked.exception()) is not None:
+    def _has_waited(self, reply: asyncio.Future[Any], waited: asyncio.Future[int]) -> None:
+        if (error := reply.exception()) is not None:
             waited.set_exception(error)
         else:
-            waited.set_result(asked.result())
+            waited.set_result(reply.result())
         self._wait()
 
     async def subscribe(self, wake_address: str) -> None:
-        """Bells for ``home`` come here from now on."""
+        """Receive the wake-ups for ``wake_address`` on this connection."""
         if self._subscribed is None:
-            self._subscribed = self.ask(packed("SUBSCRIBE", channel_of(wake_address)), EAR_BUDGET)
+            command = packed("SUBSCRIBE", channel_of(wake_address))
+            self._subscribed = self.ask(command, SUBSCRIBE_BUDGET)
             self._subscribed.add_done_callback(seen)
         refused = await asyncio.shield(self._subscribed)
         if refused is not None:
             raise explained(refused, self._where)
 
     def data_received(self, data: bytes) -> None:
-        reader, asked = self._reader, self._asked
+        reader, pending = self._reader, self._pending
         self._unread += len(data)
         try:
             if self._unread > MOST_BYTES:
-                raise hiredis.ProtocolError("an answer without end")
+                raise hiredis.ProtocolError("a reply without end")
             reader.feed(data)
-            while (answer := reader.gets()) is not False:
+            while (reply := reader.gets()) is not False:
                 self._unread = 0
-                if type(answer) is PushNotification:
-                    self._pushed(answer)
-                elif asked:
-                    answered(asked.popleft(), answer)
+                if type(reply) is PushNotification:
+                    self._pushed(reply)
+                elif pending:
+                    resolve(pending.popleft(), reply)
                 else:
-                    raise hiredis.ProtocolError("an answer that nobody asked for")
+                    raise hiredis.ProtocolError("a reply without a command")
         except hiredis.HiredisError as error:
-            self.abort(Unreachable(f"{self._where} does not speak Redis's protocol: {error}"))
+            self.abort(Unreachable(f"{self._where} does not follow the Redis protocol: {error}"))
 
     def _pushed(self, push: Any) -> None:
-        if push[:1] == [b"subscribe"] and self._asked and self._asked[0][0][0] is self._subscribed:
-            # It stands for the answer, which comes only if we are refused.
+        pending = self._pending
+        if push[:1] == [b"subscribe"] and pending and pending[0][0][0] is self._subscribed:
+            # This push takes the place of the reply, which is sent only as a refusal.
             self.listens = True
-            answered(self._asked.popleft(), None)
+            resolve(pending.popleft(), None)
         else:
-            delivered(push, self._wakeups)
+            deliver(push, self._wakeups)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.abort(
-            Unreachable(f"the connection to {self._where} is lost: {error or 'it was closed'}")
+            Unreachable(
+                f"the connection to {self._where} is lost: {error or 'the server closed it'}"
+            )
         )
 
     def abort(self, error: BackendError) -> None:
-        """No more answers: what was asked may or may not have been done."""
+        """Fail all pending commands, which may or may not have been executed."""
         if self.lost is not None:
             return
         self.lost = error
         self._transport.abort()
         if self._timer is not None:
             self._timer.cancel()
-        self._asked += [lot.asked for lot in self._lots.values()]
-        while self._asked:
-            for future, _ in self._asked.popleft():
+        self._pending += [batch.pending for batch in self._batches.values()]
+        while self._pending:
+            for future, _ in self._pending.popleft():
                 if not future.done():
                     future.set_exception(error)
         self._on_lost()
         if self.listens:
-            self._wakeups.wake_all()  # a bell may have been lost with it
+            self._wakeups.wake_all()  # a wake-up may have been lost
 
     def close(self, why: str) -> None:
-        """Now, also if the loop does not run: it may not come to close the socket any more."""
+        """Close now, even if the loop does not run: it may never run again to close the socket."""
         error, transport = Unreachable(why), self._transport
         if self.serves(self.generation):
             self.abort(error)
@@ -240,7 +251,7 @@ class TaskLink(asyncio.Protocol):
             quietly(self.loop.call_soon_threadsafe, self.abort, error)
         elif self.lost is None:
             self.lost = error
-            quietly(transport.pause_reading)  # the loop forgets the socket, and may run again
+            quietly(transport.pause_reading)  # unregisters the socket: the loop may run again
             if (sock := getattr(transport, "_sock", None)) is not None:
                 transport._sock, transport._closing = None, True
                 sock.close()
@@ -249,13 +260,12 @@ class TaskLink(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = time
-        self._timer = self.loop.call_later(after, self._look)
+        self._timer = self.loop.call_later(after, self._check_budgets)
 
-    def _look(self) -> None:
-        """Is somebody's budget over? Then the connection is no good: all that follows would wait
-        behind that answer."""
+    def _check_budgets(self) -> None:
+        """Abort if a caller's budget is over: all later commands would wait behind that reply."""
         self._timer, self._timer_at = None, NEVER
-        waiting = [until for asked in self._asked for future, until in asked if not future.done()]
+        waiting = [until for group in self._pending for future, until in group if not future.done()]
         first = min(waiting, default=NEVER)
         rest = first - clock.now()
         if rest <= 0:
@@ -264,19 +274,20 @@ class TaskLink(asyncio.Protocol):
             self._wake_at(first, rest)
 
     def pause_writing(self) -> None:
-        """Commands are small and wait for their answers: nothing piles up."""
+        """Nothing to do: commands are small and wait for their replies, so nothing piles up."""
 
     resume_writing = pause_writing
 
 
 def seen(future: asyncio.Future[Any]) -> None:
-    """An error of it is known, also if nobody asks."""
+    """Retrieve a future's exception, so that asyncio does not log it as never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
-def quietly(action: Callable[..., object], *said: Any) -> None:
+def quietly(action: Callable[..., object], *arguments: Any) -> None:
+    """Call an action of a loop, which may be closed."""
     try:
-        action(*said)
+        action(*arguments)
     except RuntimeError:
         pass  # the loop is closed

@@ -1,10 +1,10 @@
-"""How threads speak to Redis: on a connection of its own for each thread, on which it also hears
-its bells, and one more for the keeper.
+"""The transport of the sync API: one connection per thread, for commands and wake-ups, and one more
+for the keeper.
 
 A thread that has to wait subscribes its connection to a channel of its own, once, and from then on
-says with its claims where it is heard. While it waits it reads that connection itself: a bell wakes
-the thread that it is for and nobody else, with no other thread in between. If the connection
-breaks, the thread that waits notices at once, and asks again on another one.
+sends its wake address with each claim. While it waits it reads that connection itself: a wake-up
+reaches just the thread that it is for, without another thread in between. If the connection breaks,
+the waiting thread notices at once, and claims again on a new one.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import hiredis
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.connections import LEAST, Link, Where
+from lockfast.stores.redis.connections import LEAST, Connection, ServerAddress
 from lockfast.stores.redis.errors import ServerError, explained
 from lockfast.stores.redis.scripts import packed
-from lockfast.stores.redis.spin import Company
-from lockfast.stores.redis.wakeup_messages import channel_of, delivered
+from lockfast.stores.redis.spin import SharingDetector
+from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
 
-IDLE = 1.0  # a connection that was not used for so long may be closed by now
-EAR_BUDGET = 0.25
-DEAF_PAUSE = 0.1
+IDLE = 1.0  # seconds without use after which a connection may have been closed
+SUBSCRIBE_BUDGET = 0.25
+RESUBSCRIBE_PAUSE = 0.1
 FOREVER = float("inf")
 
 
 class _Local(threading.local):
-    """What a thread has of a transport."""
+    """A thread's part of a transport."""
 
-    link: Link | None = None
+    connection: Connection | None = None
     wake_address: str = "."
     interrupt: WakeupPipe | None = None
 
@@ -47,7 +47,7 @@ class BlockingTransport:
     suspends = False
 
     def __init__(
-        self, address: Where, wake_address: str, connected: Callable[[Link], None]
+        self, address: ServerAddress, wake_address: str, connected: Callable[[Connection], None]
     ) -> None:
         self.wakeups = Wakeups()
         self._address = address
@@ -55,169 +55,175 @@ class BlockingTransport:
         self._wake_addresses = map((wake_address + "t%d").__mod__, itertools.count(1))
         self._local = _Local()
         self._interrupt = WakeupPipe()
-        self._company = Company()
-        # Weakly: the link of a thread that has ended is closed with it.
-        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._sharing = SharingDetector()
+        # Weakly: the connection of a thread that has ended is closed with it.
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self.interrupt = self._interrupt.interrupt
 
     # ---- calls -------------------------------------------------------------------------------
 
     def send(self, command: bytes, budget: float) -> Any:
-        link = self._local.link
+        connection = self._local.connection
         now = clock.now()
-        if link is None or now - link.used > IDLE or link.generation != self._address.generation:
-            link, budget = self._connection(link, now, budget)
-        link.used = now
-        self._company.asks(link.near)
+        if (
+            connection is None
+            or now - connection.used > IDLE
+            or connection.generation != self._address.generation
+        ):
+            connection, budget = self._usable(connection, now, budget)
+        connection.used = now
+        self._sharing.used_by(connection.spin)
         try:
-            return link.ask(command, budget)
+            return connection.ask(command, budget)
         except BaseException:
-            self._drop(link)
+            self._discard(connection)
             raise
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        """Several at once, in one write."""
+        """Send several commands in one write."""
         now = clock.now()
-        link, budget = self._connection(self._local.link, now, budget)
-        link.used = now
+        connection, budget = self._usable(self._local.connection, now, budget)
+        connection.used = now
         try:
-            return link.ask_all(commands, budget)
+            return connection.ask_all(commands, budget)
         except BaseException:
-            self._drop(link)
+            self._discard(connection)
             raise
 
-    async def settled(
+    async def calls_replicated(
         self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
     ) -> list[Any]:
         return await self.calls([*commands, packed("WAIT", replicas, wait_ms)], budget)
 
-    def _connection(self, link: Link | None, now: float, budget: float) -> tuple[Link, float]:
-        """This thread's connection, and what connecting left of the budget."""
-        if link is not None:
-            if link.generation == self._address.generation and (
-                now - link.used <= IDLE or not link.is_stale()
+    def _usable(
+        self, connection: Connection | None, now: float, budget: float
+    ) -> tuple[Connection, float]:
+        """This thread's connection, or a new one, and what connecting has left of the budget."""
+        if connection is not None:
+            if connection.generation == self._address.generation and (
+                now - connection.used <= IDLE or not connection.is_stale()
             ):
-                return link, budget
-            self._drop(link)
-        link = Link(self._address, budget)
+                return connection, budget
+            self._discard(connection)
+        connection = Connection(self._address, budget)
         try:
-            self._connected(link)
+            self._connected(connection)
         except BaseException:
-            link.close()  # an answer may still come
+            connection.close()  # a reply may still arrive
             raise
-        self._local.link = link
-        self._links.add(link)
-        return link, max(now + budget - clock.now(), LEAST)
+        self._local.connection = connection
+        self._connections.add(connection)
+        return connection, max(now + budget - clock.now(), LEAST)
 
-    def _drop(self, link: Link) -> None:
-        """It may be in the middle of an answer."""
-        self._links.discard(link)
-        link.close()
-        if self._local.link is link:
-            self._local.link, self._local.wake_address = None, "."
+    def _discard(self, connection: Connection) -> None:
+        """Close a connection, which may be in the middle of a reply."""
+        self._connections.discard(connection)
+        connection.close()
+        if self._local.connection is connection:
+            self._local.connection, self._local.wake_address = None, "."
 
-    # ---- bells -------------------------------------------------------------------------------
+    # ---- wake-ups ----------------------------------------------------------------------------
 
     @property
     def wake_address(self) -> str:
-        """Where this thread is heard; '.' while it does not listen."""
+        """The address for this thread's wake-ups; '.' while it does not listen."""
         return self._local.wake_address
 
     async def subscribe(self, since: float) -> bool:
-        """Whether this thread began to listen only now, so that its claim could not say where."""
+        """Make this thread listen. True: its claim was sent without a wake address."""
         return self.begin_to_listen()
 
     def begin_to_listen(self) -> bool:
-        """Hear bells from now on; whether that is new."""
+        """Subscribe this thread's connection; False if it was subscribed before."""
         if self._local.wake_address != ".":
             return False
         try:
-            link, budget = self._connection(self._local.link, clock.now(), EAR_BUDGET)
+            connection, budget = self._usable(self._local.connection, clock.now(), SUBSCRIBE_BUDGET)
             try:
                 wake_address = next(self._wake_addresses)
-                answer = link.subscribe(packed("SUBSCRIBE", channel_of(wake_address)), budget)
-                if isinstance(answer, ServerError):
-                    raise explained(answer, self._address.where)
-                if type(answer) is not hiredis.PushNotification:
-                    raise BackendError(f"{self._address.where} does not let us subscribe")
+                reply = connection.subscribe(packed("SUBSCRIBE", channel_of(wake_address)), budget)
+                if isinstance(reply, ServerError):
+                    raise explained(reply, self._address.where)
+                if type(reply) is not hiredis.PushNotification:
+                    raise BackendError(f"{self._address.where} did not confirm the subscription")
             except BaseException:
-                self._drop(link)
+                self._discard(connection)
                 raise
-            link.pushed = self._pushed
+            connection.pushed = self._pushed
             self._local.wake_address = wake_address
         except BackendError as error:
-            if not error.transient:  # we may not listen: say it
+            if not error.transient:  # subscribing is not allowed, say
                 raise
-            time.sleep(DEAF_PAUSE)  # who waits asks again, and tries it again
+            time.sleep(RESUBSCRIBE_PAUSE)  # the waiter claims again, and subscribes again
         return True
 
     def _pushed(self, push: Any) -> None:
-        delivered(push, self.wakeups)
+        deliver(push, self.wakeups)
 
-    def new_ear(self, listens: bool) -> Ear:
-        """What this thread waits with."""
+    def new_listener(self, listens: bool) -> ThreadListener:
+        """The signal with which this thread waits."""
         local = self._local
         if local.interrupt is None:
             local.interrupt = WakeupPipe()
-        return Ear(self, local.interrupt, listens)
+        return ThreadListener(self, local.interrupt, listens)
 
-    def ear(self) -> Link | None:
-        """On which this thread listens; None if it does not (any more)."""
+    def subscribed_connection(self) -> Connection | None:
+        """The connection on which this thread listens; None if it does not (any more)."""
         local = self._local
-        link = local.link
-        if link is not None and link.generation != self._address.generation:
-            self._drop(link)  # who is there rings no more
-        return None if local.wake_address == "." else link
+        connection = local.connection
+        if connection is not None and connection.generation != self._address.generation:
+            self._discard(connection)  # the previous server sends no more wake-ups
+        return None if local.wake_address == "." else connection
 
-    def heard(self, link: Link) -> bool:
-        """Deliver what the server said to this thread. False: a bell may have been lost."""
+    def receive(self, connection: Connection) -> bool:
+        """Deliver the pushes for this thread. False: a wake-up may have been lost."""
         try:
-            link.used = clock.now()
-            link.near.crowded()
-            link.pushes()
+            connection.used = clock.now()
+            connection.spin.back_off()
+            connection.pushes()
         except BaseException as error:
-            self._drop(link)
+            self._discard(connection)
             if not isinstance(error, BackendError):
                 raise
             return False
         return True
 
     async def listen(self, timeout: float | None) -> None:
-        """The keeper hears no bells: each thread hears its own."""
+        """Pause the keeper, which receives no wake-ups: each thread reads its own."""
         _ready(self._interrupt, timeout)
 
     # ---- the end -----------------------------------------------------------------------------
 
     def moved(self) -> None:
-        """The server is another one: who waits asks there."""
+        """Make waiters claim again: the server has changed."""
         self.wakeups.wake_all()
 
     def distrust(self, why: str) -> None:
-        link = self._local.link
-        if link is not None:
-            self._drop(link)
+        connection = self._local.connection
+        if connection is not None:
+            self._discard(connection)
 
     def close(self) -> None:
-        """Close what is open, of whichever thread: who goes on connects again."""
+        """Close the connections of all threads; a thread that goes on connects again."""
         self._local = _Local()
-        for link in list(self._links):
-            self._links.discard(link)
-            link.close()
+        for connection in list(self._connections):
+            self._connections.discard(connection)
+            connection.close()
         self._interrupt.interrupt()
 
     def after_fork_in_child(self) -> None:
-        """The parent's sockets are the parent's: only our copies of them are closed."""
+        """Close only this process's copies of the sockets: the parent goes on using them."""
         self._local = _Local()
-        for link in list(self._links):
-            link.sock.close()
-        self._links.clear()
+        for connection in list(self._connections):
+            connection.sock.close()
+        self._connections.clear()
         self.wakeups.clear()
         self._interrupt.after_fork_in_child()
 
 
-class Ear:
-    """The signal of a thread that waits: rung by its own bell, which it reads itself, or by another
-    thread (the keeper, whoever closes the client)."""
+class ThreadListener:
+    """The signal of a waiting thread: set by its own wake-up, which it reads itself, or by another
+    thread (the keeper, or one that closes the client)."""
 
     __slots__ = ("_inside", "_interrupt", "_listens", "_transport", "_woken")
 
@@ -230,7 +236,7 @@ class Ear:
 
     def set(self) -> None:
         self._woken = True
-        if self._inside:  # or it will see it before it sleeps
+        if self._inside:  # otherwise the thread checks the flag before it sleeps
             self._interrupt.interrupt()
 
     async def wait(self, timeout: float | None) -> bool:
@@ -243,16 +249,18 @@ class Ear:
             if not self._listens:
                 self._sleep(rest)
                 continue
-            link = transport.ear()
-            if link is None or (self._sleep(rest, link.sock) and not transport.heard(link)):
+            connection = transport.subscribed_connection()
+            if connection is None or (
+                self._sleep(rest, connection.sock) and not transport.receive(connection)
+            ):
                 transport.begin_to_listen()
                 self._woken = True
         self._woken = False
         return True
 
     def _sleep(self, rest: float, sock: Any = None) -> bool:
-        """Until there is something to read (True), or somebody rings, or the time is over. What is
-        read then rings us without a poke: we are awake."""
+        """Sleep until the socket is readable (True), `set` is called, or time is over. A wake-up
+        that is read then sets the flag without an interrupt: the thread is awake."""
         self._inside = True
         try:
             return not self._woken and _ready(
@@ -263,16 +271,16 @@ class Ear:
 
 
 def _ready(interrupt: WakeupPipe, timeout: float | None, sock: Any = None) -> bool:
-    """Wait for a poke, or for something to read; whether there is."""
+    """Wait for an interrupt or a readable socket; is the socket readable?"""
     interrupted, timeout = interrupt.ready(timeout)
-    waiter = select.poll()
-    waiter.register(interrupted, select.POLLIN)
+    poller = select.poll()
+    poller.register(interrupted, select.POLLIN)
     if sock is not None:
-        waiter.register(sock, select.POLLIN)
+        poller.register(sock, select.POLLIN)
     readable = False
-    for descriptor, _ in waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000.0):
+    for descriptor, _ in poller.poll(None if timeout is None else max(timeout, 0.0) * 1000.0):
         if descriptor == interrupted:
-            interrupt.heard()
+            interrupt.drain()
         else:
             readable = True
     return readable

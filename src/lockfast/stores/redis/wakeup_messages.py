@@ -1,4 +1,4 @@
-"""The bells on the wire: one channel per client; a message is 'id' or 'id fence lease-in-µs'."""
+"""Wake-ups on the wire: a channel per wake address; messages 'id' or 'id fence lease-in-µs'."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def channel_of(wake_address: str) -> str:
     return f"lf:wake:{wake_address}"
 
 
-def delivered(push: Any, wakeups: Wakeups) -> None:
-    """Ring what a push says. Others may publish on our channel: what makes no sense is not for
-    us."""
+def deliver(push: Any, wakeups: Wakeups) -> None:
+    """Deliver the wake-up in a push. Others may publish on our channel: a malformed message is
+    ignored."""
     if len(push) != 3 or push[0] != b"message" or not isinstance(push[2], bytes):
         return
     parts = push[2].decode(errors="replace").split(" ")
@@ -22,4 +22,4 @@ def delivered(push: Any, wakeups: Wakeups) -> None:
         grant = Granted(int(parts[1]), int(parts[2]) / 1e6) if len(parts) == 3 else None
     except ValueError:
         return
-    wakeups.wake(parts[0], grant)
+    wakeups.deliver(parts[0], grant)

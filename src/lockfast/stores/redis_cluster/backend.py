@@ -1,9 +1,9 @@
-"""The verbs on a Redis Cluster: each goes to the node that serves its name; batches go to the nodes
-of their names, one write each.
+"""The verbs on a Redis Cluster. Each goes to the node that serves its name; a batch goes to the
+nodes of its names, in one write each.
 
-A name is safe as it is on one server, because all its keys are in one slot and a slot is served by
-one master. Between names there is no common step: a batch is done in part if a node is away, and
-says so, claim by claim.
+A name is as safe as on a single server: all its keys are in one slot, and one master serves a slot.
+A batch is not atomic across names: if a node is unavailable the batch is done in part, and each
+claim has its own result.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Sn
 from lockfast.stores.redis import simple_layout
 from lockfast.stores.redis.backend import CAPABILITIES
 from lockfast.stores.redis.errors import Redirected, Unreachable, Unsettled
-from lockfast.stores.redis_cluster.listeners import Ears
+from lockfast.stores.redis_cluster.listeners import Listeners
 from lockfast.stores.redis_cluster.node import NodeBackend
 from lockfast.stores.redis_cluster.routing import Router, Verb
 from lockfast.stores.redis_cluster.slots import PATIENCE, slot_of, slot_of_key
 
-# How often a batch is sent again to where its names are said to be, before each is asked alone.
+# How often a batch is sent to the nodes that the map names, before its claims are routed one by
+# one.
 PASSES = 2
-# What another node, or the same one a little later, may have an answer to.
+# Errors after which another node, or the same one a little later, may answer.
 UNSETTLED = (Redirected, Unsettled, Unreachable)
 
 
 class ClusterBackend:
-    """One cluster, one colour. ``hears``: it is the one whose keeper listens. ``now`` is the
+    """One cluster for one API. ``listens``: its keeper reads the listeners. ``now`` is the
     clock."""
 
     def __init__(
-        self, router: Router, ears: Ears, now: Callable[[], float], *, hears: bool
+        self, router: Router, listeners: Listeners, now: Callable[[], float], *, listens: bool
     ) -> None:
         self._router = router
         self._slots = router.slots
-        self.ears = ears
+        self.listeners = listeners
         self._now = now
-        self._hears = hears
-        self.interrupt = ears.interrupt
-        if hears:
+        self._listens = listens
+        self.interrupt = listeners.interrupt
+        if listens:
             self.claim_now = self._claim_now
             self.release_now = self._release_now
 
-    def listened_by(self, keeper_backend: ClusterBackend) -> None:
-        """The bells of tasks are heard where their keeper listens, which is a thread."""
-        self.ears = keeper_backend.ears
-        self.interrupt = self.ears.interrupt
+    def share_listener_of(self, keeper_backend: ClusterBackend) -> None:
+        """Receive wake-ups through the keeper's listeners. The keeper of tasks is a thread."""
+        self.listeners = keeper_backend.listeners
+        self.interrupt = self.listeners.interrupt
 
     @property
     def capabilities(self) -> Capabilities:
@@ -60,8 +61,8 @@ class ClusterBackend:
     # ---- claim and release -------------------------------------------------------------------
 
     def _claim_now(self, claim: Claim, budget: float) -> Granted | Busy | Differs | None:
-        """Where it is known who serves the name. Who serves it no more answers None, and what
-        fails is asked again the long way, which learns more."""
+        """Claim without suspending, if the map knows the node. None if the node does not serve the
+        name any more; after a failure too, `claim` asks again, with redirections and refreshes."""
         node = self._router.nodes.get(self._slots.owners[slot_of(claim.name)])
         return None if node is None else node[0].claim_at_once(claim, min(budget, PATIENCE))
 
@@ -70,7 +71,7 @@ class ClusterBackend:
         return None if node is None else node[0].release_at_once(claim, min(budget, PATIENCE))
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        """Mostly the node that is believed to serve it does, and nothing more is needed."""
+        """Ask the node that the map names, which mostly suffices; else have the claim routed."""
         began, endpoint = self._now(), self._slots.owners[slot_of(claim.name)]
         node = self._router.nodes.get(endpoint)
         if node is not None and not claim.layout:
@@ -92,7 +93,7 @@ class ClusterBackend:
             try:
                 return await node[0].release(claim, min(budget, PATIENCE))
             except Unreachable:
-                await self._router.lost(endpoint, began, began + budget)
+                await self._router.mark_unreachable(endpoint, began, began + budget)
                 raise
             except (Redirected, Unsettled) as error:
                 if isinstance(error, Redirected):
@@ -106,13 +107,13 @@ class ClusterBackend:
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
-        """All at once, one write for each node: mostly all are free. If one is not, those behind it
-        are given back before it is waited for: who holds what comes later in the order, and waits
-        for what comes earlier, could wait for ever."""
+        """Claim all at once, in one write per node: mostly all names are free. If one is not, the
+        claims after it are withdrawn before the caller waits for it: a caller that holds later
+        names while it waits for an earlier one could deadlock."""
         if len(claims) == 1 or claims[0].layout:
             return [await self.claim(claims[0], budget)]
         until = self._now() + budget
-        answers = await self._each(claims, NodeBackend.claim_each, self.claim, until)
+        answers = await self._in_batches(claims, NodeBackend.claim_each, self.claim, until)
         for number, answer in enumerate(answers):
             if isinstance(answer, BackendError):
                 raise answer
@@ -122,7 +123,7 @@ class ClusterBackend:
         return answers
 
     async def _leave_each(self, claims: Sequence[Claim], until: float) -> None:
-        answers = await self._each(claims, NodeBackend.leave_each, self.leave, until)
+        answers = await self._in_batches(claims, NodeBackend.leave_each, self.leave, until)
         for answer in answers:
             if isinstance(answer, BackendError):
                 raise answer
@@ -131,45 +132,54 @@ class ClusterBackend:
         if len(claims) == 1 or any(claim.layout for claim in claims):
             return [await self.release(claim, budget) for claim in claims]
         until = self._now() + budget
-        answers = await self._each(claims, NodeBackend.release_each, self.release, until, once=True)
+        answers = await self._in_batches(
+            claims, NodeBackend.release_each, self.release, until, once=True
+        )
         for answer in answers:
             if isinstance(answer, BackendError):
                 raise answer
         return answers
 
-    async def _each(
-        self, claims: Sequence[Claim], many: Any, one: Any, until: float, *, once: bool = False
+    async def _in_batches(
+        self,
+        claims: Sequence[Claim],
+        batch_verb: Any,
+        single_verb: Any,
+        until: float,
+        *,
+        once: bool = False,
     ) -> list[Any]:
-        """``many`` at every node; what was not settled so, one by one. What failed is an answer
-        too."""
+        """Run ``batch_verb`` at every node, then ``single_verb`` for each claim that was
+        redirected. A claim that failed has its error as the answer."""
 
         async def ask(node: NodeBackend, numbers: Sequence[int], rest: float) -> list[Any]:
-            answers: list[Any] = await many(node, [claims[number] for number in numbers], rest)
+            mine = [claims[number] for number in numbers]
+            answers: list[Any] = await batch_verb(node, mine, rest)
             return answers
 
-        answers = await self._everywhere(claims, ask, until, once=once)
+        answers = await self._at_all_nodes(claims, ask, until, once=once)
         for number, answer in enumerate(answers):
             if isinstance(answer, Redirected | Unsettled):
                 try:
                     rest = max(until - self._now(), 0.001)
-                    answers[number] = await one(claims[number], rest)
+                    answers[number] = await single_verb(claims[number], rest)
                 except BackendError as error:
                     answers[number] = error
         return answers
 
-    # ---- the keeper's ------------------------------------------------------------------------
+    # ---- for the keeper ----------------------------------------------------------------------
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone | BackendError]:
-        """A node that is away leaves its own unanswered, not the others'."""
+        """Renew at every node. A node that does not answer affects its own claims only."""
 
         async def ask(node: NodeBackend, numbers: Sequence[int], rest: float) -> list[Any]:
             mine = [claims[number] for number in numbers]
             return list(await node.renew(mine, [fences[number] for number in numbers], rest))
 
         until = self._now() + budget
-        answers = await self._everywhere(claims, ask, until)
+        answers = await self._at_all_nodes(claims, ask, until)
         for number, answer in enumerate(answers):
             if isinstance(answer, Redirected | Unsettled):
                 answers[number] = await self._renew_one(claims[number], fences[number], until)
@@ -191,27 +201,27 @@ class ClusterBackend:
         except BackendError as error:
             return error
 
-    async def _everywhere(
+    async def _at_all_nodes(
         self, claims: Sequence[Claim], ask: Any, until: float, *, once: bool = False
     ) -> list[Any]:
-        """Ask every node for its own; again where others serve a name by now. What was not settled
-        so has the error as its answer."""
+        """Ask every node for its claims, and the new owner of a slot that moved meanwhile. A claim
+        that is not settled then has its error as the answer."""
         answers: list[Any] = [None] * len(claims)
         slots = [_slot(claim.name, claim.layout) for claim in claims]
-        open_ones: Sequence[int] = range(len(claims))
+        unsettled: Sequence[int] = range(len(claims))
         for _ in range(PASSES):
             endpoints: dict[str, list[int]] = {}
-            for number in open_ones:
+            for number in unsettled:
                 endpoint = await self._router.owner(slots[number], until)
                 endpoints.setdefault(endpoint, []).append(number)
             now = self._now()
-            open_ones = []
-            # Those come last that were waited for in vain.
+            unsettled = []
+            # Nodes that timed out come last.
             for endpoint in sorted(
                 endpoints, key=lambda endpoint: self._slots.is_silent(endpoint, now)
             ):
                 await self._ask_node(endpoint, endpoints[endpoint], ask, until, answers)
-                open_ones += [
+                unsettled += [
                     number
                     for number in endpoints[endpoint]
                     if isinstance(answers[number], BackendError)
@@ -226,12 +236,12 @@ class ClusterBackend:
         began = self._now()
         if self._slots.is_silent(endpoint, began):
             error: BackendError = Unreachable(f"redis at {endpoint} did not answer just now")
-            await self._router.learn(until, but=endpoint)
+            await self._router.refresh_slots(until, avoid=endpoint)
         else:
             try:
                 rest = max(min(until - began, self._slots.patience(endpoint)), 0.001)
                 got = await ask(self._router.node(endpoint)[0], numbers, rest)
-                self._slots.answered(endpoint)
+                self._slots.mark_answered(endpoint)
                 for number, answer in zip(numbers, got, strict=True):
                     answers[number] = answer
                     if isinstance(answer, Redirected):
@@ -240,7 +250,7 @@ class ClusterBackend:
             except BackendError as caught:
                 error = caught
                 if isinstance(error, Unreachable):
-                    await self._router.lost(endpoint, began, until)
+                    await self._router.mark_unreachable(endpoint, began, until)
         for number in numbers:
             answers[number] = error
 
@@ -269,18 +279,18 @@ class ClusterBackend:
         return had
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        self.ears.wakeups.watch(claim.id, wake)
-        return False if claim.layout else self.ears.want(claim.name, claim.id, since)
+        self.listeners.wakeups.watch(claim.id, wake)
+        return False if claim.layout else self.listeners.add_waiter(claim.name, claim.id, since)
 
     def unwatch(self, claim: Claim) -> None:
-        self.ears.wakeups.unwatch(claim.id)
-        self.ears.unwant(claim.name, claim.id)
+        self.listeners.wakeups.unwatch(claim.id)
+        self.listeners.remove_waiter(claim.name, claim.id)
 
     async def listen(self, timeout: float | None) -> None:
-        if self.ears.lost_their_way:
-            self.ears.lost_their_way = False
-            await self._router.learn(self._now())
-        await self.ears.listen(timeout)
+        if self.listeners.needs_slot_map:
+            self.listeners.needs_slot_map = False
+            await self._router.refresh_slots(self._now())
+        await self.listeners.listen(timeout)
 
     # ---- for operators -----------------------------------------------------------------------
 
@@ -291,7 +301,8 @@ class ClusterBackend:
         return seen
 
     async def names(self, prefix: str, budget: float) -> list[str]:
-        """Of all masters, one after the other. A name whose slot moves meanwhile may be missed."""
+        """List the names of all masters, one after another. A name whose slot moves meanwhile may
+        be missed."""
         await self._router.owner(slot_of(prefix), self._now() + budget)
         found: set[str] = set()
         for endpoint in self._slots.masters:
@@ -305,8 +316,8 @@ class ClusterBackend:
         return done
 
     def close(self) -> None:
-        if self._hears:
-            self.ears.close()
+        if self._listens:
+            self.listeners.close()
         for node, _ in list(self._router.nodes.values()):
             node.close()
 

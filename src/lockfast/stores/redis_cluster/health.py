@@ -1,5 +1,5 @@
-"""Is this Redis Cluster fit for locks? Each master is examined for itself, and what is found on
-several is told once."""
+"""Health checks of a Redis Cluster. Each master is checked, and results that several masters share
+are reported once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from lockfast.errors import BackendError
 from lockfast.stores.health_checks import HealthCheck, bad
-from lockfast.stores.redis.connections import Address, Link
+from lockfast.stores.redis.connections import Address, Connection
 from lockfast.stores.redis.health import examined, gathered
 from lockfast.stores.redis.scripts import packed
 
@@ -22,21 +22,21 @@ def health_checks(
 
 def _of_node(address: Address) -> Iterator[HealthCheck]:
     try:
-        link = Link(address, BUDGET)
+        connection = Connection(address, BUDGET)
     except BackendError as error:
-        yield bad("contact", str(error), "see that it runs, and can be reached from here")
+        yield bad("contact", str(error), "check that it runs and can be reached from here")
         return
     try:
-        said = link.ask(packed("CLUSTER", "INFO"), BUDGET)
-        text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        reply = connection.ask(packed("CLUSTER", "INFO"), BUDGET)
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
         if "cluster_state:fail" in text:
             yield bad(
                 "cluster",
-                "the cluster is down: slots are served by nobody",
-                "look at CLUSTER NODES and CLUSTER SLOTS",
+                "the cluster is down: no node serves some of the slots",
+                "inspect CLUSTER NODES and CLUSTER SLOTS",
             )
-        yield from examined(link, clustered=True)
+        yield from examined(connection, clustered=True)
     except BackendError as error:
-        yield bad("contact", str(error), "look again")
+        yield bad("contact", str(error), "run the check again")
     finally:
-        link.close()
+        connection.close()

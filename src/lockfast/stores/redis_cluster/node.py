@@ -1,5 +1,5 @@
-"""One node of a cluster: what is said to a single server, but for batches. There a script may touch
-the keys of one slot only, so each name has a call of its own, and the calls travel in one write.
+"""One node of a cluster: a single server, except for batches. In a cluster a script may touch the
+keys of one slot only, so each name of a batch has its own call, and the calls share one write.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from lockfast.errors import BackendError
 from lockfast.model import Busy, Claim, Differs, Granted
 from lockfast.stores.redis import scripts
 from lockfast.stores.redis.backend import MOST_SHOWN, RedisBackend, Transport
-from lockfast.stores.redis.commands import claiming, keys_of, releasing
+from lockfast.stores.redis.commands import claim_payload, keys_of, release_payload
 from lockfast.stores.redis.errors import ServerError, explained
 from lockfast.stores.redis.scripts import Script, bulk, packed
 from lockfast.stores.wakeups import Wakeups
@@ -21,7 +21,9 @@ _SLOTS = packed("CLUSTER", "SLOTS")
 
 
 class NodeBackend(RedisBackend):
-    apart = True
+    """The verbs at one node. ``wake_address_of`` gives the address to wake us at for a name."""
+
+    per_name = True
 
     def __init__(
         self, transport: Transport, where: str, wake_address_of: Callable[[str], str]
@@ -30,7 +32,7 @@ class NodeBackend(RedisBackend):
         self.wake_address_of = wake_address_of  # type: ignore[assignment, method-assign]
 
     async def slots(self, budget: float) -> Any:
-        """Who serves which slots, as this node knows it."""
+        """Return the reply to CLUSTER SLOTS: the slot map as this node knows it."""
         reply = await self._call(_SLOTS, budget)
         if isinstance(reply, ServerError):
             raise explained(reply, self._where)
@@ -39,9 +41,9 @@ class NodeBackend(RedisBackend):
     async def claim_each(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs | BackendError]:
-        """All of them, whether those before were granted or not."""
+        """Claim all of them, even if an earlier one is refused."""
         calls = [
-            (scripts.CLAIM, claiming(claim, self.wake_address_of(claim.name)), 4 + 5)
+            (scripts.CLAIM, claim_payload(claim, self.wake_address_of(claim.name)), 4 + 5)
             for claim in claims
         ]
         replies = await self._run_each(calls, budget)
@@ -53,7 +55,7 @@ class NodeBackend(RedisBackend):
     async def release_each(
         self, claims: Sequence[Claim], budget: float
     ) -> list[bool | BackendError]:
-        calls = [(scripts.RELEASE, releasing(claim), 4 + 1) for claim in claims]
+        calls = [(scripts.RELEASE, release_payload(claim), 4 + 1) for claim in claims]
         replies = await self._run_each(calls, budget)
         return [reply if isinstance(reply, BackendError) else self._yes(reply) for reply in replies]
 
@@ -65,13 +67,13 @@ class NodeBackend(RedisBackend):
         ]
         return await self._run_each(calls, budget)
 
-    async def _living(self, names: Sequence[str], budget: float) -> list[str]:
+    async def _in_use(self, names: Sequence[str], budget: float) -> list[str]:
         calls = [(scripts.NAMES, keys_of(name)[1], 4) for name in names]
         found = []
         for name, reply in zip(names, await self._run_each(calls, budget), strict=True):
             if isinstance(reply, BackendError):
                 raise reply
-            with self._sense(reply):
+            with self._parsing(reply):
                 if reply[0]:
                     found.append(name)
         return found
@@ -79,23 +81,23 @@ class NodeBackend(RedisBackend):
     async def _run_each(
         self, calls: Sequence[tuple[Script, bytes, int]], budget: float
     ) -> list[Any]:
-        """The replies, or for each that the server refused, why."""
-        commands = [script.head(words) + said for script, said, words in calls]
+        """Call the scripts in one write; return each reply, or the error of a refused call."""
+        commands = [script.head(count) + payload for script, payload, count in calls]
         replies = await self._transport.calls(commands, budget)
         for number, reply in enumerate(replies):
             if isinstance(reply, ServerError):
                 try:
-                    replies[number] = await self._again(reply, *calls[number], budget, "")
+                    replies[number] = await self._retry(reply, *calls[number], budget, "")
                 except BackendError as error:
                     replies[number] = error
         return replies
 
 
-class Asking:
-    """The same connections, for a slot that is just arriving at the node: each command goes behind
-    an ASKING, in the same write."""
+class AskingTransport:
+    """The node's connections for a slot that it is importing: each command is preceded by ASKING,
+    in the same write."""
 
-    suspends = True  # as to its callers: what it gives must be awaited, in either colour
+    suspends = True  # in both APIs, `send` returns an awaitable
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -111,21 +113,22 @@ class Asking:
         return (await self.calls([command], budget))[0]
 
     async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        return _answers(await self._transport.calls(_behind_asking(commands), budget))
+        return _answers(await self._transport.calls(_after_asking(commands), budget))
 
-    async def settled(
+    async def calls_replicated(
         self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
     ) -> list[Any]:
-        both = _behind_asking(commands)
-        *answers, last = await self._transport.settled(both, replicas, wait_ms, budget)
+        both = _after_asking(commands)
+        *answers, last = await self._transport.calls_replicated(both, replicas, wait_ms, budget)
         return [*_answers(answers), last]
 
 
-def _behind_asking(commands: Sequence[bytes]) -> list[bytes]:
+def _after_asking(commands: Sequence[bytes]) -> list[bytes]:
     return [part for command in commands for part in (_ASKING, command)]
 
 
 def _answers(both: Sequence[Any]) -> list[Any]:
-    """To the commands; or why ASKING was refused, without which they mean nothing."""
+    """Return the replies to the commands; an ASKING that was refused replaces its command's reply,
+    which means nothing then."""
     pairs = zip(both[::2], both[1::2], strict=True)
     return [asking if isinstance(asking, ServerError) else answer for asking, answer in pairs]

@@ -1,14 +1,14 @@
-"""Ask the node that serves a name, and follow the name where it goes.
+"""Routing: send a request to the node that serves a name, and follow redirections.
 
-    asked ── MOVED ───────────────► remember it, ask that node
-      │ ├── ASK ─────────────────► ask that one, for this once
-      │ ├── TRYAGAIN, CLUSTERDOWN ► a slot is on its way, or a failover: pause, ask again
-      │ ├── silence ─────────────► learn who serves it now; ask that one, or this one for longer
-      │ └── no connection ────────► the same; but if it is this one, say so
-      answer
+    request ── MOVED ─────────────► update the map, ask that node
+      │ ├── ASK ─────────────────► ask that node, this one time
+      │ ├── TRYAGAIN, CLUSTERDOWN ► a slot is migrating, or a failover: pause, ask again
+      │ ├── time-out ────────────► refresh the map; ask the new owner, or the same one for longer
+      │ └── no connection ────────► refresh the map; if the owner is the same node, raise
+      reply
 
-All of it within the budget of the one who asks, and in a limited number of steps: nodes that point
-at each other are left alone then. Asking again is harmless, as everywhere: by claim id.
+All of it happens within the caller's budget and a limited number of hops, so that nodes that
+redirect to each other end in an error. Requests are idempotent by claim id and may be repeated.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lockfast.stores.redis_cluster.slots import SlotMap
 
 T = TypeVar("T")
 Verb = Callable[[NodeBackend, float], Awaitable[T]]
-# The node as it is asked, and as it is asked for what is just arriving there.
+# A node's backend, and its backend for slots that the node is importing (ASKING).
 Node = tuple[NodeBackend, NodeBackend]
 
-MOST_HOPS, MOST_AT_ONCE = 64, 3
+MOST_HOPS, MOST_IMMEDIATE = 64, 3
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
-# For one node that is asked for the map, and for whoever needs it when its own time is over: the
-# next one who asks must not run into the same silence.
-LEARN_BUDGET = 0.25
+# Seconds for one node to return the map; a caller whose own budget is used up still gets half of
+# it, so that the next caller does not run into the same silent node.
+REFRESH_BUDGET = 0.25
 MOST_ASKED = 4
 
 
 class Router:
-    """``open_node`` makes what speaks to a seat, in one colour; ``pause`` waits in that colour."""
+    """Router of one API. ``open_node`` makes the backends of an endpoint; ``pause`` sleeps."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Router:
         self._open_node = open_node
         self._pause = pause
         self._where = where
-        self._why: BackendError | None = None  # nothing was learned, the last time
+        self._refresh_error: BackendError | None = None  # of the last refresh, if it failed
 
     def node(self, endpoint: str) -> Node:
         node = self.nodes.get(endpoint)
@@ -60,102 +60,107 @@ class Router:
         return node
 
     async def ask(self, slot: int, verb: Verb[T], budget: float, *, once: bool = False) -> T:
-        """``once``: an unknown outcome is said, not asked for again. A release that was done
-        and not answered would be told that it is not ours any more: who asks must know why."""
+        """Run ``verb`` at the node that serves ``slot``.
+
+        ``once``: raise if the outcome is unknown, instead of asking again. A repeated release whose
+        first reply was lost would report "not held", and the caller could not tell why.
+        """
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
-        endpoint, just_now = self.slots.owners[slot], False
+        endpoint, temporary = self.slots.owners[slot], False
         for hop in range(MOST_HOPS):
             began = clock.now()
             if not endpoint:
                 endpoint = await self.owner(slot, until)
             try:
                 rest = max(min(until - began, self.slots.patience(endpoint)), 0.001)
-                answer = await verb(self.node(endpoint)[just_now], rest)
-                self.slots.answered(endpoint)
+                answer = await verb(self.node(endpoint)[temporary], rest)
+                self.slots.mark_answered(endpoint)
                 return answer
             except Redirected as error:
-                endpoint, just_now = self.follow(error, endpoint), error.just_now
-                if hop >= MOST_AT_ONCE:  # they point at each other
-                    pause = await self._rest(pause, until, error)
-                if not just_now:
-                    await self.learn(until)
+                endpoint, temporary = self.follow(error, endpoint), error.temporary
+                if hop >= MOST_IMMEDIATE:  # the nodes redirect to each other
+                    pause = await self._back_off(pause, until, error)
+                if not temporary:
+                    await self.refresh_slots(until)
                 failure: BackendError = error
             except Unsettled as error:
-                pause = await self._rest(pause, until, error)
-                await self.learn(until, but=endpoint)
-                endpoint, just_now, failure = self.slots.owners[slot], False, error
+                pause = await self._back_off(pause, until, error)
+                await self.refresh_slots(until, avoid=endpoint)
+                endpoint, temporary, failure = self.slots.owners[slot], False, error
             except Unreachable as error:
-                silent = await self.lost(endpoint, began, until)
+                timed_out = await self.mark_unreachable(endpoint, began, until)
                 if once:
                     raise
                 if self.slots.owners[slot] in (endpoint, "") and not (
-                    silent and clock.now() < until
+                    timed_out and clock.now() < until
                 ):
                     raise
-                endpoint, just_now, failure = self.slots.owners[slot], False, error
+                endpoint, temporary, failure = self.slots.owners[slot], False, error
             if clock.now() >= until:
                 break
-        raise self._gave_up(failure)
+        raise self._no_answer(failure)
 
-    def _gave_up(self, error: BackendError) -> BackendError:
-        """Nobody else knows what to do with a redirection, but asking again later may help."""
-        return BackendError(f"{self._where}: no node gave an answer in time: {error}")
+    def _no_answer(self, error: BackendError) -> BackendError:
+        """A transient error: callers cannot follow a redirection, but may ask again later."""
+        return BackendError(f"{self._where}: no node answered in time: {error}")
 
     def follow(self, error: Redirected, asked: str) -> str:
-        """Where it points to; remembered if it is for good."""
-        endpoint = self.slots.told(error.endpoint, asked)
-        if not error.just_now:
+        """Return the endpoint that the error names; MOVED also updates the map."""
+        endpoint = self.slots.resolve(error.endpoint, asked)
+        if not error.temporary:
             self.slots.moved(error.slot, endpoint)
         return endpoint
 
-    async def lost(self, endpoint: str, began: float, until: float) -> bool:
-        """A node did not answer, or cannot be reached, since then; whether it was silent."""
+    async def mark_unreachable(self, endpoint: str, began: float, until: float) -> bool:
+        """Record that a node failed to answer and refresh the map; True if it timed out."""
         now = clock.now()
-        silent = self.slots.silent(endpoint, now, now - began)
-        await self.learn(until, but=endpoint)
-        return silent
+        timed_out = self.slots.mark_silent(endpoint, now, now - began)
+        await self.refresh_slots(until, avoid=endpoint)
+        return timed_out
 
-    async def _rest(self, pause: float, until: float, error: BackendError) -> float:
-        """Not all at the same time; and not if there would be no time left to ask again."""
+    async def _back_off(self, pause: float, until: float, error: BackendError) -> float:
+        """Sleep with jitter and return the next pause; raise if no time would be left after it."""
         if clock.now() + pause >= until:
-            raise self._gave_up(error) if isinstance(error, Redirected) else error
+            raise self._no_answer(error) if isinstance(error, Redirected) else error
         await self._pause(random.uniform(pause / 2, pause))
         return min(pause * 2, LONGEST_PAUSE)
 
-    # ---- who serves what ---------------------------------------------------------------------
+    # ---- the slot map ------------------------------------------------------------------------
 
     async def owner(self, slot: int, until: float) -> str:
-        """The seat that serves a slot, learned if that is not known."""
+        """Return the endpoint that serves a slot; ask the nodes if the map does not know it."""
         pause = SHORTEST_PAUSE
         while not (endpoint := self.slots.owners[slot]):
-            await self.learn(until)
-            if self._why is not None and not self._why.transient:
-                raise self._why
+            await self.refresh_slots(until)
+            if self._refresh_error is not None and not self._refresh_error.transient:
+                raise self._refresh_error
             if not (endpoint := self.slots.owners[slot]):
-                why = self._why or Unsettled(f"{self._where}: no node serves slot {slot} just now")
-                pause = await self._rest(pause, until, why)
+                error = self._refresh_error
+                error = error or Unsettled(f"{self._where}: no node serves slot {slot} just now")
+                pause = await self._back_off(pause, until, error)
         return endpoint
 
-    async def learn(self, until: float, but: str = "") -> None:
-        """Ask one node after the other, unless another thread or task does, or has just done."""
+    async def refresh_slots(self, until: float, avoid: str = "") -> None:
+        """Ask one node after another for the map, unless another thread or task does so or has just
+        done so."""
         now = clock.now()
-        if not self.slots.begin_to_learn(now):
+        if not self.slots.begin_refresh(now):
             return
         try:
-            for endpoint in self.slots.whom_to_ask(but, now)[:MOST_ASKED]:
+            for endpoint in self.slots.candidates(avoid, now)[:MOST_ASKED]:
                 began = clock.now()
-                rest = max(until - began, LEARN_BUDGET / 2)
+                rest = max(until - began, REFRESH_BUDGET / 2)
                 try:
-                    reply = await self.node(endpoint)[0].slots(min(rest, LEARN_BUDGET))
+                    reply = await self.node(endpoint)[0].slots(min(rest, REFRESH_BUDGET))
                 except BackendError as error:
-                    self._why = error
+                    self._refresh_error = error
                     now = clock.now()
-                    self.slots.silent(endpoint, now, now - began)
+                    self.slots.mark_silent(endpoint, now, now - began)
                     continue
-                if self.slots.learn(reply, endpoint):
-                    self._why = None
+                if self.slots.update(reply, endpoint):
+                    self._refresh_error = None
                     return
-                self._why = Unsettled(f"redis at {endpoint} knows of no slot that a node serves")
+                self._refresh_error = Unsettled(f"redis at {endpoint} reports no slots")
         finally:
-            self.slots.end_to_learn(clock.now())
+            self.slots.end_refresh(clock.now())

@@ -1,10 +1,11 @@
-"""Which slot a name is in, and which node serves a slot.
+"""Hash slots: the slot of a name, and the node that serves a slot.
 
-The map is one for all threads and tasks of a client. It is a belief: the nodes know better, and say
-so (MOVED). Nobody waits for anybody here: who finds that it is wrong asks for a new one only if
-nobody else is asking, or has just asked; else all waiters would, at once, when a master dies.
+All threads and tasks of a client share one map. The map may be out of date: a node that does not
+serve a slot answers MOVED. A caller that finds the map wrong refreshes it only if no other thread
+or task is doing so or has just done so; otherwise all waiters would ask at once when a master dies.
+Nothing blocks here.
 
-A node is known by its seat, 'host:port'.
+A node is identified by its endpoint, 'host:port'.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redis.replies import NONSENSE
+from lockfast.stores.redis.replies import MALFORMED
 
 SLOTS = 16384
-# Who has just asked for a map knows as much as can be known.
+# A map younger than this many seconds is not refreshed: the nodes know nothing newer.
 FRESH = 0.1
-# How long a node is waited for before others are asked whether it has been replaced. It is doubled
-# each time in vain: a node may be slow for good, and one that comes late is asked as it needs.
+# Seconds to wait for a node before asking others whether it has been replaced. Doubled after each
+# time-out: a node may be slow permanently, and a slow one is then given the time that it needs.
 PATIENCE, MOST_PATIENCE = 0.5, 2.0
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
 
 
 def slot_of_key(key: bytes) -> int:
-    """As the servers count: of what stands between the first { and the next }, if anything does."""
+    """Compute the slot as the servers do: of the text between the first { and the next }, if
+    any."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1)
     tag = key[start + 1 : end] if -1 < start < end - 1 else key
@@ -51,19 +53,19 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
 
 
 class SlotMap:
-    """``seats`` are those that the user named; more are learned."""
+    """The owner of each slot. ``endpoints`` are the user's; the nodes report the others."""
 
     def __init__(self, endpoints: Iterable[str], remap: Remap | None = None) -> None:
         self.owners: list[str] = [""] * SLOTS
         self.version = 0
         self._seeds = list(dict.fromkeys(endpoints))
-        self._ids: dict[str, str] = {}  # of the masters
+        self._ids: dict[str, str] = {}  # endpoint of each master → node id
         self._remap = remap
         self._mutex = threading.Lock()
-        self._learning = False
-        self._learned_at = float("-inf")
-        self._silent: dict[str, float] = {}  # seat → until when it is not waited for
-        self._patience: dict[str, float] = {}  # of those that were waited for in vain
+        self._refreshing = False
+        self._refreshed_at = float("-inf")
+        self._silent: dict[str, float] = {}  # endpoint → no batch waits for it until then
+        self._patience: dict[str, float] = {}  # endpoints that timed out → seconds to wait next
 
     @property
     def masters(self) -> list[str]:
@@ -72,15 +74,15 @@ class SlotMap:
     def id_of(self, endpoint: str) -> str:
         return self._ids.get(endpoint, "")
 
-    # ---- what nodes say ----------------------------------------------------------------------
+    # ---- reports of the nodes ----------------------------------------------------------------
 
     def moved(self, slot: int, endpoint: str) -> None:
         if self.owners[slot] != endpoint:
             self.owners[slot] = endpoint
             self.version += 1
 
-    def told(self, endpoint: str, asked: str) -> str:
-        """A seat that the node ``asked`` told of; without a host it means its own."""
+    def resolve(self, endpoint: str, asked: str) -> str:
+        """Complete an endpoint reported by the node ``asked``: without a host it means its own."""
         host, port = host_and_port(endpoint)
         return self._endpoint(host, port, asked)
 
@@ -89,8 +91,8 @@ class SlotMap:
             host = host_and_port(asked)[0]
         return endpoint_of(*(self._remap((host, port)) if self._remap else (host, port)))
 
-    def learn(self, reply: Any, asked: str) -> bool:
-        """The answer of CLUSTER SLOTS; False if it is none, or knows of no slot."""
+    def update(self, reply: Any, asked: str) -> bool:
+        """Take over a reply to CLUSTER SLOTS; False if it is malformed or lists no slot."""
         owners, ids = [""] * SLOTS, {}
         try:
             for first, last, (host, port, identity, *_), *_ in reply:
@@ -99,52 +101,55 @@ class SlotMap:
                 owners[first : last + 1] = [endpoint] * (last + 1 - first)
             if not ids or len(owners) != SLOTS:
                 return False
-        except NONSENSE:
+        except MALFORMED:
             return False
         if owners != self.owners or ids != self._ids:
             self._ids, self.owners = ids, owners
             self.version += 1
         return True
 
-    # ---- who asks ----------------------------------------------------------------------------
+    # ---- refreshing the map ------------------------------------------------------------------
 
-    def begin_to_learn(self, now: float) -> bool:
-        """Whether the caller is the one to ask, who says `end_to_learn` then."""
+    def begin_refresh(self, now: float) -> bool:
+        """Return True if the caller is to refresh the map; it must call `end_refresh` then."""
         with self._mutex:
-            if self._learning or now < self._learned_at + FRESH:
+            if self._refreshing or now < self._refreshed_at + FRESH:
                 return False
-            self._learning = True
+            self._refreshing = True
             return True
 
-    def end_to_learn(self, now: float) -> None:
-        self._learned_at = now
-        self._learning = False
+    def end_refresh(self, now: float) -> None:
+        self._refreshed_at = now
+        self._refreshing = False
 
-    def whom_to_ask(self, but: str, now: float) -> list[str]:
-        """In any order, so that not all clients ask the same; masters first, who hear of changes
-        first; the silent, and the one whose word is in doubt, come last."""
+    def candidates(self, avoid: str, now: float) -> list[str]:
+        """List the nodes to ask for the map. Shuffled, so that clients spread their questions;
+        masters first, which learn of changes first; silent nodes and the one to ``avoid`` last."""
         endpoints = list(dict.fromkeys([*self._ids, *self._seeds]))
         random.shuffle(endpoints)
 
         def reliability(endpoint: str) -> tuple[int, bool]:
-            return (endpoint == but) + self.is_silent(endpoint, now), endpoint not in self._ids
+            return (endpoint == avoid) + self.is_silent(endpoint, now), endpoint not in self._ids
 
         return sorted(endpoints, key=reliability)
 
-    # ---- who is silent -----------------------------------------------------------------------
+    # ---- silent nodes ------------------------------------------------------------------------
 
     def patience(self, endpoint: str) -> float:
         return self._patience.get(endpoint, PATIENCE)
 
-    def answered(self, endpoint: str) -> None:
+    def mark_answered(self, endpoint: str) -> None:
         if self._patience:
             self._patience.pop(endpoint, None)
 
-    def silent(self, endpoint: str, now: float, waited: float) -> bool:
-        """It was asked in vain; whether it was waited for, too. As long as that took, batches do
-        not wait for it again: what is held at other nodes must be renewed meanwhile."""
+    def mark_silent(self, endpoint: str, now: float, waited: float) -> bool:
+        """Record that the node did not answer; return True if that took a whole time-out.
+
+        For as long as it took, batches do not wait for the node again: holds at other nodes must
+        be renewed meanwhile.
+        """
         self._silent[endpoint] = now + waited
-        # Others may have been waiting at the same time: that counts once.
+        # Callers that waited at the same time count once.
         patience = min(2 * waited, MOST_PATIENCE)
         if patience > self.patience(endpoint):
             self._patience[endpoint] = patience
@@ -155,4 +160,4 @@ class SlotMap:
 
     def after_fork_in_child(self) -> None:
         self._mutex = threading.Lock()
-        self._learning = False
+        self._refreshing = False

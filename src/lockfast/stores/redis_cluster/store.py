@@ -1,6 +1,6 @@
-"""Which cluster: URLs and clients of redis-py, and the opened store.
+"""The opened store: connecting to a cluster by URL or through a client of redis-py.
 
-A node is a `RedisStore` of its own: it warns of eviction and is told of forks as any is.
+Each node is a `RedisStore`, which warns of eviction and handles forks like any other.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lockfast.stores.health_checks import HealthCheck
 from lockfast.stores.redis.backend import Transport
 from lockfast.stores.redis.store import RedisStore
 from lockfast.stores.redis_cluster.backend import ClusterBackend
-from lockfast.stores.redis_cluster.listeners import Ears
-from lockfast.stores.redis_cluster.node import Asking, NodeBackend
+from lockfast.stores.redis_cluster.listeners import Listeners
+from lockfast.stores.redis_cluster.node import AskingTransport, NodeBackend
 from lockfast.stores.redis_cluster.routing import Node, Router
 from lockfast.stores.redis_cluster.slots import Remap, SlotMap, endpoint_of, host_and_port
 
-import redis  # isort: skip  (after `store`, which says what is missing if it is)
+import redis  # isort: skip  (after `store`, which explains a missing redis-py)
 
 from lockfast.stores.redis.connections import Address, parameters_of  # isort: skip
 
@@ -42,97 +42,97 @@ _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:,]+)(?::(?P<port>\d{1,5}
 
 
 class ClusterStore:
-    """One cluster, seen by one client. ``said`` is what redis-py is told for each node."""
+    """One client's view of a cluster. ``options`` are redis-py's, for the connection to each
+    node."""
 
     def __init__(
         self,
         kind: type,
-        said: dict[str, Any],
+        options: dict[str, Any],
         endpoints: Sequence[str],
         remap: Remap | None = None,
     ) -> None:
         self._kind = kind
-        self._said = said
+        self._options = options
         self._stores: dict[str, RedisStore] = {}
         for endpoint in endpoints:
             self._address(endpoint).check()
         more = ", …" if len(endpoints) > MOST_SHOWN else ""
         self.url = f"redis cluster at {', '.join(endpoints[:MOST_SHOWN])}{more}"
         self._slots = SlotMap(endpoints, remap)
-        self._ears: weakref.WeakSet[Ears] = weakref.WeakSet()
-        forks.remember(self)
+        self._listeners: weakref.WeakSet[Listeners] = weakref.WeakSet()
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> ClusterBackend:
         def transport(endpoint: str) -> Transport:
             return self._store(endpoint).blocking_transport()
 
-        return self._backend(transport, _pause, hears=True)
+        return self._backend(transport, _pause, listens=True)
 
     def tasks(self, signal: Callable[[], Signal]) -> ClusterBackend:
         def transport(endpoint: str) -> Transport:
             return self._store(endpoint).task_transport()
 
-        return self._backend(transport, asyncio.sleep, hears=False)
+        return self._backend(transport, asyncio.sleep, listens=False)
 
     def count_replicas(self, replicas: object) -> None:
         raise Unsupported(
             f"{self.url}: replicas={replicas!r} is for one master and its replicas, redis:// or "
-            "redis+sentinel://; in a cluster a claim counts as soon as its master has it"
+            "redis+sentinel://; in a cluster a claim is granted as soon as its master has it"
         )
 
     def _backend(
         self,
-        transport: Callable[[str], Transport],
+        open_transport: Callable[[str], Transport],
         pause: Callable[[float], Awaitable[None]],
         *,
-        hears: bool,
+        listens: bool,
     ) -> ClusterBackend:
         def open_node(endpoint: str) -> Node:
-            way, where, wake_address_of = (
-                transport(endpoint),
-                f"redis at {endpoint}",
-                backend.ears.wake_address_of,
-            )
-            return NodeBackend(way, where, wake_address_of), NodeBackend(
-                Asking(way), where, wake_address_of
+            where, wake_address_of = f"redis at {endpoint}", backend.listeners.wake_address_of
+            plain = open_transport(endpoint)
+            asking = AskingTransport(plain)
+            return (
+                NodeBackend(plain, where, wake_address_of),
+                NodeBackend(asking, where, wake_address_of),
             )
 
-        ears = Ears(self._slots, self._address, secrets.token_hex(8))
-        self._ears.add(ears)
+        listeners = Listeners(self._slots, self._address, secrets.token_hex(8))
+        self._listeners.add(listeners)
         router = Router(self._slots, open_node, pause, self.url)
-        backend = ClusterBackend(router, ears, clock.now, hears=hears)
+        backend = ClusterBackend(router, listeners, clock.now, listens=listens)
         return backend
 
     def _store(self, endpoint: str) -> RedisStore:
         store = self._stores.get(endpoint)
-        if store is None:  # two threads may both make one; either will do
+        if store is None:  # two threads may both make one, and either will do
             store = self._stores[endpoint] = RedisStore(self._address(endpoint))
         return store
 
     def _address(self, endpoint: str) -> Address:
         host, port = host_and_port(endpoint)
-        address = Address(self._kind, {**self._said, "host": host, "port": port})
-        # Each node is connected to when a name there is first asked for, in the little time that
-        # this has: so a task goes on connecting while those who need it ask again.
+        address = Address(self._kind, {**self._options, "host": host, "port": port})
+        # A node is connected to when one of its names is first requested, and that request may have
+        # little time left. So a task keeps connecting while the callers that need it ask again.
         address.least = LEAST_TO_CONNECT
         return address
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the masters finds."""
+        """Check the masters for settings that endanger locks."""
         from lockfast.stores.redis_cluster.health import health_checks  # only the doctor needs it
 
         return health_checks(self._address, self._slots.masters)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Do nothing: the child discards its copies of connections and state."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Do nothing: the parent keeps its connections."""
 
     def after_fork_in_child(self) -> None:
         self._slots.after_fork_in_child()
-        for ears in list(self._ears):
-            ears.after_fork_in_child()
+        for listeners in list(self._listeners):
+            listeners.after_fork_in_child()
 
 
 async def _pause(seconds: float) -> None:
@@ -140,7 +140,7 @@ async def _pause(seconds: float) -> None:
 
 
 def open_cluster(url: str) -> ClusterStore:
-    """``redis+cluster://host:port,host:port``, ``rediss+cluster://``: the options are those of
+    """Open ``redis+cluster://host:port,host:port`` or ``rediss+cluster://``, with the options of
     ``redis://``. One node that answers is enough to find all others."""
     parts = _URL.fullmatch(url)
     hosts = [_HOST.fullmatch(host) for host in parts["hosts"].split(",")] if parts else [None]
@@ -155,26 +155,26 @@ def open_cluster(url: str) -> ClusterStore:
     try:
         pool = redis.ConnectionPool.from_url(single)
     except (ValueError, TypeError) as error:
-        # What redis-py says of an option names it and no more. All else may quote a password.
+        # redis-py's messages on an option name only the option. Any other may quote a password.
         why = str(error)
         pool, hint = None, why if why.startswith("Invalid value for ") else NOT_READ
     if pool is None:
         raise ConfigurationError(f"not a URL of a Redis Cluster: {hint}")
-    said = dict(pool.connection_kwargs)
-    if said.pop("db", 0):
+    options = dict(pool.connection_kwargs)
+    if options.pop("db", 0):
         raise ConfigurationError("a Redis Cluster has no databases: leave the option db out")
-    return ClusterStore(pool.connection_class, said, endpoints)
+    return ClusterStore(pool.connection_class, options, endpoints)
 
 
 def open_cluster_client(client: Any) -> ClusterStore:
-    """The cluster of an existing client, on connections of our own: with its addresses, its
-    credentials and its TLS, without its pools, its retries and its decoding."""
+    """Open the cluster of an existing redis-py client, on our own connections: with the client's
+    addresses, credentials and TLS, without its pools, retries and decoding."""
     manager = client.nodes_manager
-    said = dict(manager.connection_kwargs)
-    secured = said.get("ssl") or said.get("connection_class") is redis.asyncio.SSLConnection
-    secured = secured or said.get("connection_class") is redis.SSLConnection
+    options = dict(manager.connection_kwargs)
+    secured = options.get("ssl") or options.get("connection_class") is redis.asyncio.SSLConnection
+    secured = secured or options.get("connection_class") is redis.SSLConnection
     kind = redis.SSLConnection if secured else redis.Connection
     known = parameters_of(kind) - {"redis_connect_func", "db"}
     endpoints = [endpoint_of(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    said = {key: value for key, value in said.items() if key in known and value is not None}
-    return ClusterStore(kind, said, endpoints, getattr(manager, "address_remap", None))
+    options = {key: value for key, value in options.items() if key in known and value is not None}
+    return ClusterStore(kind, options, endpoints, getattr(manager, "address_remap", None))

@@ -1,1 +1,1 @@
-"""Redlock: a majority of independent Redis servers, seen as one store."""
+"""Redlock: independent Redis servers, of which a majority acts as one store."""

@@ -1,14 +1,14 @@
-"""The verbs on a quorum of Redis servers. What is asked of all is decided in `votes` and `asking`;
-here is what the other verbs mean where there is more than one answer.
+"""The verbs on a quorum of Redis servers. Claims are decided in `votes` and `voting`; this module
+defines how the nodes' replies to the other verbs combine.
 
-- **renew**: a hold is extended if a majority extended it, lost if so many know it no more that no
-  majority can be left, and else unknown, which is no loss. A node that lost it is not given it
-  anew: a renewal that comes late would bring back what was released.
-- **release, break_hold**: done if a majority did it; it "was not there" if no majority had it. The
-  nodes that did not answer are told again when they do.
-- **leave, inspect**: what a majority of nodes sees, put together (`looking`).
+- **renew**: a hold is extended if a majority extended it, lost if so many nodes do not have it that
+  no majority can be left, and otherwise unknown, which is not a loss. A node that lost the hold
+  does not get it back: a late renewal would restore a hold that was released.
+- **release, break_hold**: done if a majority did it; "not held" if no majority had the hold. Nodes
+  that did not answer a release are sent it again when they are connected.
+- **leave, inspect**: the merged views of a majority (`inspection`).
 - **transfer, shrink**: as renew.
-- **names**: those that a majority knows, or may, counting nodes that did not answer.
+- **names**: the names that a majority has, or may have, counting nodes that did not answer.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from lockfast.model import (
 )
 from lockfast.stores.redis import scripts
 from lockfast.stores.redis.backend import EVERYBODY, MOST_SHOWN, RedisBackend
-from lockfast.stores.redis.replies import NONSENSE, gone, granted, seen
+from lockfast.stores.redis.replies import MALFORMED, gone, granted, seen
 from lockfast.stores.redlock.commands import (
     Call,
-    about,
-    giving_back,
-    settling,
-    transferring,
+    name_call,
+    release_call,
+    settle_call,
+    transfer_call,
 )
-from lockfast.stores.redlock.inspection import together
+from lockfast.stores.redlock.inspection import merge_snapshots
 from lockfast.stores.redlock.votes import Poll, Reply, majority_of
-from lockfast.stores.redlock.voting import Asking, Asks, Voters
+from lockfast.stores.redlock.voting import Ballots, Voters, Voting
 
 GONE = Gone()
 _WHY = (
-    "over a quorum {} cannot be had: each node sees the votes that it gave itself, and of three "
-    "that have two nodes of three each, no node sees more than two"
+    "a quorum cannot provide {}: each node sees only its own votes, and when three claims have two "
+    "of three nodes each, no node sees more than two of them"
 )
 REFUSES = {
     "semaphore": _WHY.format("a semaphore"),
     "permits": _WHY.format("permits"),
-    "latch": _WHY.format("a latch") + "; nor does a node that was away learn what was counted",
-    "barrier": _WHY.format("a barrier") + "; nor do nodes agree on who came last",
+    "latch": _WHY.format("a latch") + "; nor does a node that was away learn the count",
+    "barrier": _WHY.format("a barrier") + "; nor do the nodes agree on which party came last",
     "once_every": (
-        "over a quorum nothing can be run once per period: the mark that it ran would have to "
-        "stand at a majority to the end of the period, and one node after the other may forget it"
+        "a quorum cannot run something once per period: a majority would have to keep the record "
+        "of the run until the period ends, and one node after another may lose it"
     ),
 }
 
@@ -65,7 +65,7 @@ def capabilities_of(longest: float) -> Capabilities:
     return Capabilities(
         store="redlock",
         across="network",
-        fair=False,  # nearly: the lines of the nodes need not be the same
+        fair=False,  # nearly: the queues of the nodes may differ
         wakes="ask",
         longest_lease=longest,
         refuses=REFUSES,
@@ -73,12 +73,12 @@ def capabilities_of(longest: float) -> Capabilities:
 
 
 class QuorumBackend:
-    """N servers, one colour (the voters')."""
+    """A quorum of N servers, for the API of its voters."""
 
-    def __init__(self, voters: Voters, asks: Asks, longest: float) -> None:
+    def __init__(self, voters: Voters, ballots: Ballots, longest: float) -> None:
         self._voters = voters
-        self._asks = asks
-        self._asking = Asking(voters, asks, longest)
+        self._ballots = ballots
+        self._voting = Voting(voters, ballots, longest)
         self._size = voters.size
         self._majority = majority_of(voters.size)
         self._longest = longest
@@ -103,7 +103,7 @@ class QuorumBackend:
             self._check(claim)
             if claim.take > claim.slots:
                 return [Differs(claim.slots)]
-        answers = await self._asking.claim(claims, budget)
+        answers = await self._voting.claim(claims, budget)
         return [answer if not isinstance(answer, Gone) else Busy(0.0, 0) for answer in answers]
 
     def _check(self, claim: Claim) -> None:
@@ -114,8 +114,8 @@ class QuorumBackend:
     def _check_lease(self, lease: float) -> None:
         if lease > self._longest:
             raise Unsupported(
-                f"lease={lease:g}: at most {self._longest:g} s here, since a node that lost its "
-                "data must not vote for so long; longest_lease= is for all clients together"
+                f"lease={lease:g} is longer than longest_lease={self._longest:g} s, for which a "
+                "node that lost its data must not vote; change it for all clients together"
             )
 
     async def release(self, claim: Claim, budget: float) -> bool:
@@ -123,24 +123,25 @@ class QuorumBackend:
 
     async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         for claim in claims:
-            self._asks.stands_no_more(claim.id)
+            self._ballots.unmark_queued(claim.id)
         poll = Poll(self._size, len(claims))
-        return self._known(poll, await self._polled(poll, giving_back(claims), budget, owed=True))
+        replies = await self._polled(poll, release_call(claims), budget, resend=True)
+        return self._known(poll, replies)
 
-    async def _polled(self, poll: Poll, call: Call, budget: float, owed: bool = False) -> Any:
-        replies = await self._asking.ask([call] * self._size, poll.enough, budget, owed)
+    async def _polled(self, poll: Poll, call: Call, budget: float, resend: bool = False) -> Any:
+        replies = await self._voting.ask([call] * self._size, poll.enough, budget, resend)
         poll.count(replies)
-        for node in poll.nonsense:
+        for node in poll.malformed:
             self._voters.distrust(node)
         return replies
 
     def _known(self, poll: Poll, replies: Sequence[Reply]) -> list[bool]:
         verdicts = [poll.verdict(number) for number in range(poll.length)]
         if None in verdicts:
-            raise self._asking.no_quorum(replies, len(poll.answers))
+            raise self._voting.no_quorum(replies, len(poll.answers))
         return [verdict is True for verdict in verdicts]
 
-    # ---- the keeper's ------------------------------------------------------------------------
+    # ---- for the keeper ----------------------------------------------------------------------
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
@@ -153,21 +154,22 @@ class QuorumBackend:
             for number in held:
                 self._check_lease(claims[number].lease)
             poll = Poll(self._size, len(held))
-            call = settling([claims[n] for n in held], [fences[n] for n in held])
+            call = settle_call([claims[n] for n in held], [fences[n] for n in held])
             replies = await self._polled(poll, call, budget)
             for at, number in enumerate(held):
                 verdict = poll.verdict(at)
                 if verdict is None:
-                    error = answers[number] = self._asking.no_quorum(replies, len(poll.answers))
+                    error = answers[number] = self._voting.no_quorum(replies, len(poll.answers))
                 else:
                     lease = claims[number].lease
                     answers[number] = Granted(fences[number], lease) if verdict else GONE
         waits = [number for number, fence in enumerate(fences) if not fence]
         if waits:
             try:
-                told = await self._asking.claim([claims[n] for n in waits], budget, make=False)
-                for number, answer in zip(waits, told, strict=True):
-                    # Of another size now: it asks, and is told.
+                waiting = [claims[n] for n in waits]
+                refreshed = await self._voting.claim(waiting, budget, create=False)
+                for number, answer in zip(waits, refreshed, strict=True):
+                    # The name has another size now: the waiter asks again, which raises the error.
                     answers[number] = GONE if isinstance(answer, Differs) else answer
             except QuorumError as no_quorum:
                 error = no_quorum
@@ -178,20 +180,20 @@ class QuorumBackend:
         return answers
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
-        self._asks.stands_no_more(claim.id)
-        call = about(scripts.LEAVE, claim.name, claim.id, MOST_SHOWN)
-        return await self._seen(claim.name, call, budget, owed=True)
+        self._ballots.unmark_queued(claim.id)
+        call = name_call(scripts.LEAVE, claim.name, claim.id, MOST_SHOWN)
+        return await self._seen(claim.name, call, budget, resend=True)
 
     async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         self._check_lease(claim.lease)
-        return await self._done(transferring(claim, attached), claim.lease, budget)
+        return await self._done(transfer_call(claim, attached), claim.lease, budget)
 
     async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
-        call = about(scripts.SHRINK, claim.name, claim.id, claim.take)
+        call = name_call(scripts.SHRINK, claim.name, claim.id, claim.take)
         return await self._done(call, claim.lease, budget)
 
     async def _done(self, call: Call, lease: float, budget: float) -> Granted | Gone:
-        """What a majority of nodes did to a hold."""
+        """Run a call that changes a hold; return what a majority of the nodes did."""
         size, majority = self._size, self._majority
 
         def known(replies: Sequence[Reply]) -> list[Granted | Gone]:
@@ -203,7 +205,7 @@ class QuorumBackend:
                         answers.append(
                             granted(reply[1], reply[2], lease) if yes else gone(reply[0])
                         )
-                except NONSENSE:
+                except MALFORMED:
                     self._voters.distrust(node)
             return answers
 
@@ -211,7 +213,7 @@ class QuorumBackend:
             answers = known(replies)
             yes = [answer for answer in answers if isinstance(answer, Granted)]
             if len(yes) >= majority:
-                # Where it was not settled it has another fence.
+                # Nodes where the fence was not settled report another one.
                 fences = Counter(sorted((answer.fence for answer in yes), reverse=True))
                 fence, times = fences.most_common(1)[0]
                 if times >= majority or None not in replies:
@@ -219,10 +221,10 @@ class QuorumBackend:
                 return None
             return GONE if len(answers) - len(yes) > size - majority else None
 
-        replies = await self._asking.ask([call] * size, lambda r: bool(verdict(r)), budget)
+        replies = await self._voting.ask([call] * size, lambda r: bool(verdict(r)), budget)
         answer = verdict(replies)
         if answer is None:
-            raise self._asking.no_quorum(replies, len(known(replies)))
+            raise self._voting.no_quorum(replies, len(known(replies)))
         return answer
 
     async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
@@ -233,17 +235,17 @@ class QuorumBackend:
         return await self._voters.subscribe(since)
 
     def unwatch(self, claim: Claim) -> None:
-        self._asks.stands_no_more(claim.id)
+        self._ballots.unmark_queued(claim.id)
         self._voters.wakeups.unwatch(claim.id)
 
     # ---- for operators -----------------------------------------------------------------------
 
     async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
-        return await self._seen(name, about(scripts.INSPECT, name, EVERYBODY), budget)
+        return await self._seen(name, name_call(scripts.INSPECT, name, EVERYBODY), budget)
 
-    async def _seen(self, name: str, call: Call, budget: float, owed: bool = False) -> Snapshot:
+    async def _seen(self, name: str, call: Call, budget: float, resend: bool = False) -> Snapshot:
         views: dict[int, Snapshot] = {}
-        # All are asked for, since a majority sees less than all; but not waited for long.
+        # Wait briefly for all nodes, since a majority may not see everything.
         needed = self._size
 
         def enough(replies: Sequence[Reply]) -> bool:
@@ -251,39 +253,40 @@ class QuorumBackend:
                 if type(reply) is list and node not in views:
                     try:
                         views[node] = seen(name, *reply)
-                    except NONSENSE:
+                    except MALFORMED:
                         self._voters.distrust(node)
             return len(views) >= needed
 
-        replies = await self._asking.ask([call] * self._size, enough, budget / 4, owed)
+        replies = await self._voting.ask([call] * self._size, enough, budget / 4, resend)
         needed = self._majority
         if not enough(replies):
-            replies = await self._asking.ask([call] * self._size, enough, budget / 2, owed)
+            replies = await self._voting.ask([call] * self._size, enough, budget / 2, resend)
         if not enough(replies):
-            raise self._asking.no_quorum(replies, len(views))
-        return together(name, list(views.values()), self._size)
+            raise self._voting.no_quorum(replies, len(views))
+        return merge_snapshots(name, list(views.values()), self._size)
 
     async def names(self, prefix: str, budget: float) -> list[str]:
         found: Counter[str] = Counter()
         errors: list[Reply] = []
         for node in range(self._size):
             try:
-                one = RedisBackend(OneOf(self._voters, node), self._voters.wheres[node])  # type: ignore[arg-type]
-                found.update(await one.names(prefix, budget))
+                transport: Any = NodeTransport(self._voters, node)
+                backend = RedisBackend(transport, self._voters.wheres[node])
+                found.update(await backend.names(prefix, budget))
             except BackendError as error:
                 errors.append(error)
         if self._size - len(errors) < self._majority:
-            raise self._asking.no_quorum(errors, self._size - len(errors))
+            raise self._voting.no_quorum(errors, self._size - len(errors))
         return sorted(n for n, nodes in found.items() if nodes + len(errors) >= self._majority)
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         poll = Poll(self._size, 1)
-        replies = await self._polled(poll, about(scripts.BREAK, name, fence), budget)
+        replies = await self._polled(poll, name_call(scripts.BREAK, name, fence), budget)
         return self._known(poll, replies)[0]
 
 
-class OneOf:
-    """One of the nodes alone, as a transport, for what walks through a server."""
+class NodeTransport:
+    """A transport to a single node, for verbs that scan a server."""
 
     suspends = True
     wake_address = "."

@@ -1,4 +1,4 @@
-"""What is said to each node of a quorum, packed for the wire."""
+"""Script calls to the nodes of a quorum, encoded for the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockfast.model import Claim
 from lockfast.stores.redis import scripts
-from lockfast.stores.redis.commands import key_of, keys_of, micros, renewal
+from lockfast.stores.redis.commands import key_of, keys_of, micros, renewal_payload
 from lockfast.stores.redis.scripts import Script, bulk
 
 MARK = "lf:born"
@@ -16,50 +16,50 @@ _MARK = bulk(MARK.encode())
 
 
 class Call(NamedTuple):
-    """One script with what is said to it: the number of keys, the keys, the words."""
+    """A script and its payload: the number of keys, the keys and the arguments, encoded."""
 
     script: Script
-    said: bytes
-    words: int
+    payload: bytes
+    length: int  # how many strings the payload consists of
 
     def packed(self, known: bool) -> bytes:
-        """Ready to send, to a server that knows the script, or to one that may not."""
-        head = self.script.head if known else self.script.head_in_full
-        return head(self.words) + self.said
+        """Encode the call: by SHA for a server that has the script, else with its source."""
+        head = self.script.head if known else self.script.head_with_source
+        return head(self.length) + self.payload
 
 
 @functools.lru_cache(maxsize=4096)
 def _terms(
     lease: float, fair: bool, wait: bool, take: int, slots: int, wake_address: str, who: str
 ) -> bytes:
-    """What a claim says after its id."""
-    length = str(micros(lease))
-    words = (
-        length,
+    """Encode the arguments of a claim after its id."""
+    lease_us = str(micros(lease))
+    arguments = (
+        lease_us,
         "1" if fair else "0",
         "1" if wait else "0",
-        f"{length} {take} {slots}",
+        f"{lease_us} {take} {slots}",
         wake_address,
         who,
     )
-    return b"".join(bulk(word.encode()) for word in words)
+    return b"".join(bulk(argument.encode()) for argument in arguments)
 
 
-def voting(
+def vote_call(
     claims: Sequence[Claim],
-    asking: int,
+    ballot: int,
     proposed: int,
     wake_address: str,
     *,
-    make: bool,
+    create: bool,
     stop: bool,
 ) -> Call:
-    """Ask one node, where bells for us are heard at ``home``."""
+    """Ask a node that wakes us at ``wake_address`` to vote."""
     parts = [bulk(b"%d" % (3 * len(claims) + 1))]
     parts += [keys_of(claim[0])[2] for claim in claims]
     parts.append(_MARK)
     parts.append(
-        b"$1\r\n%d\r\n$1\r\n%d\r\n" % (make, stop) + bulk(b"%d" % asking) + bulk(b"%d" % proposed)
+        b"$1\r\n%d\r\n$1\r\n%d\r\n" % (create, stop) + bulk(b"%d" % ballot) + bulk(b"%d" % proposed)
     )
     for _, claim_id, who, lease, slots, take, fair, wait, _ in claims:
         terms = _terms(lease, fair, wait, take, slots, wake_address, who)
@@ -67,40 +67,40 @@ def voting(
     return Call(scripts.VOTE, b"".join(parts), 2 + 3 * len(claims) + 4 + 7 * len(claims))
 
 
-def settling(claims: Sequence[Claim], fences: Sequence[int]) -> Call:
-    return Call(scripts.SETTLE, *renewal(claims, fences))
+def settle_call(claims: Sequence[Claim], fences: Sequence[int]) -> Call:
+    return Call(scripts.SETTLE, *renewal_payload(claims, fences))
 
 
-def undoing(claims: Sequence[Claim], asking: int, *, stay: bool) -> Call:
+def undo_call(claims: Sequence[Claim], ballot: int, *, stay: bool) -> Call:
     parts = [bulk(b"%d" % (3 * len(claims)))]
     parts += [keys_of(claim[0])[2] for claim in claims]
-    parts.append(bulk(b"%d" % asking))
+    parts.append(bulk(b"%d" % ballot))
     for claim in claims:
-        line = b"-" if not (stay and claim.wait) else b"1" if claim.fair else b"0"
-        parts.append(bulk(claim.id.encode()) + bulk(line))
+        queued = b"-" if not (stay and claim.wait) else b"1" if claim.fair else b"0"
+        parts.append(bulk(claim.id.encode()) + bulk(queued))
     return Call(scripts.UNDO, b"".join(parts), 1 + 3 * len(claims) + 1 + 2 * len(claims))
 
 
-def giving_back(claims: Sequence[Claim]) -> Call:
+def release_call(claims: Sequence[Claim]) -> Call:
     parts = [bulk(b"%d" % (3 * len(claims)))]
     parts += [keys_of(claim[0])[2] for claim in claims]
     parts += [bulk(claim.id.encode()) for claim in claims]
-    return Call(scripts.UNVOTE, b"".join(parts), 1 + 4 * len(claims))
+    return Call(scripts.NODE_RELEASE, b"".join(parts), 1 + 4 * len(claims))
 
 
-def founding(step: str, nonce: str, longest: float) -> Call:
-    words = (step, nonce, str(micros(longest)))
-    said = b"$1\r\n1\r\n" + _MARK + b"".join(bulk(word.encode()) for word in words)
-    return Call(scripts.MARK_NODE, said, 5)
+def mark_call(step: str, nonce: str, longest: float) -> Call:
+    arguments = (step, nonce, str(micros(longest)))
+    payload = b"$1\r\n1\r\n" + _MARK + b"".join(bulk(one.encode()) for one in arguments)
+    return Call(scripts.MARK_NODE, payload, 5)
 
 
-def about(script: Script, name: str, *words: str | int) -> Call:
-    """A verb that concerns one name, with all of its keys."""
-    said = keys_of(name)[1] + b"".join(bulk(str(word).encode()) for word in words)
-    return Call(script, said, 4 + len(words))
+def name_call(script: Script, name: str, *arguments: str | int) -> Call:
+    """Call a script on all keys of one name."""
+    payload = keys_of(name)[1] + b"".join(bulk(str(one).encode()) for one in arguments)
+    return Call(script, payload, 4 + len(arguments))
 
 
-def transferring(claim: Claim, attached: bool) -> Call:
-    words = (claim.id, str(micros(claim.lease)), "1" if attached else "0", claim.who)
-    said = b"$1\r\n1\r\n" + bulk(key_of(claim.name).encode())
-    return Call(scripts.TRANSFER, said + b"".join(bulk(w.encode()) for w in words), 6)
+def transfer_call(claim: Claim, attached: bool) -> Call:
+    arguments = (claim.id, str(micros(claim.lease)), "1" if attached else "0", claim.who)
+    payload = b"$1\r\n1\r\n" + bulk(key_of(claim.name).encode())
+    return Call(scripts.TRANSFER, payload + b"".join(bulk(one.encode()) for one in arguments), 6)

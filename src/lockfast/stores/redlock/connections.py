@@ -1,4 +1,5 @@
-"""A thread's connections to all nodes, which never block: what was asked, and who is to be told."""
+"""Non-blocking connections of a thread to all nodes, with the replies that each still has to
+send."""
 
 from __future__ import annotations
 
@@ -11,34 +12,35 @@ from typing import Any, NamedTuple
 import hiredis
 
 from lockfast import clock
-from lockfast.stores.redis.connections import READ_SIZE, Address, Link
+from lockfast.stores.redis.connections import READ_SIZE, Address, Connection
 from lockfast.stores.redis.errors import ServerError, Unreachable
-from lockfast.stores.redis.spin import Near
+from lockfast.stores.redis.spin import Spin
 from lockfast.stores.redlock.commands import Call
 
 
-class Owed(NamedTuple):
-    """An answer that is to come: to whom, since when, and what to say again if it does not."""
+class PendingReply(NamedTuple):
+    """A reply that a node has not sent yet. ``caller`` identifies the waiting call, or is None; a
+    callable is called with it. ``resend`` is the call to repeat if the connection breaks."""
 
-    asker: object
+    caller: object
     sent: float
-    again: Call | None
+    resend: Call | None
 
 
-class NodeLink(Link):
-    """A connection to one node, which never blocks."""
+class NodeConnection(Connection):
+    """A connection to one node that never blocks."""
 
-    __slots__ = ("known", "owed")
+    __slots__ = ("known", "pending")
 
     def __init__(self, address: Address, budget: float) -> None:
         super().__init__(address, budget)
-        self.known: set[str] = set()
-        self.owed: deque[Owed] = deque()
+        self.known: set[str] = set()  # SHAs of the scripts that the server has
+        self.pending: deque[PendingReply] = deque()
 
     def unblock(self) -> None:
         self.sock.setblocking(False)
 
-    def write(self, call: Call | bytes, owed: Owed) -> None:
+    def write(self, call: Call | bytes, reply: PendingReply) -> None:
         if isinstance(call, Call):
             sha = call.script.sha
             data = call.packed(sha in self.known)
@@ -52,11 +54,11 @@ class NodeLink(Link):
         except OSError as error:
             raise self._explained(error, 0.0) from error
         if sent < len(data):
-            raise Unreachable(f"{self._where} takes nothing more")
-        self.owed.append(owed)
+            raise Unreachable(f"{self._where} accepts no more data")
+        self.pending.append(reply)
 
     def read(self) -> list[tuple[object, Any]]:
-        """The answers that have come, and to whom."""
+        """Return the replies that have arrived, each with its caller."""
         try:
             data = self.sock.recv(READ_SIZE)
             while data and (more := self._buffered()):
@@ -69,11 +71,11 @@ class NodeLink(Link):
                 if type(answer) is hiredis.PushNotification:
                     self._push(answer)
                     continue
-                if not self.owed:
-                    raise hiredis.ProtocolError("an answer that nobody asked for")
+                if not self.pending:
+                    raise hiredis.ProtocolError("a reply to no command")
                 if type(answer) is ServerError and str(answer).startswith("NOSCRIPT"):
                     self.known.clear()
-                answers.append((self.owed.popleft().asker, answer))
+                answers.append((self.pending.popleft().caller, answer))
             return answers
         except (BlockingIOError, ssl.SSLWantReadError):
             return []
@@ -81,41 +83,42 @@ class NodeLink(Link):
             raise self._explained(error, 0.0) from error
 
 
-Spare = list[deque["NodeLink"]]
+Spare = list[deque[NodeConnection]]
+Arriving = queue.SimpleQueue[tuple[int, NodeConnection | None]]
 
 
-class NodeConnections:
-    """One thread's connections, one per node as far as there are any."""
+class Group:
+    """One thread's connections to all nodes; None for a node that is not connected."""
 
     def __init__(self, size: int, spare: Spare | None = None) -> None:
-        self.links: list[NodeLink | None] = [None] * size
+        self.connections: list[NodeConnection | None] = [None] * size
         self._spare = spare
-        self.arriving: queue.SimpleQueue[tuple[int, NodeLink | None]] = queue.SimpleQueue()
+        self.arriving: Arriving = queue.SimpleQueue()
         self.waiting = 0
         self.used = clock.now()
         self.poller = select.poll()
-        self.near = Near(self.poller.poll)
+        self.spin = Spin(self.poller.poll)
         self.nodes: dict[int, int] = {}  # descriptor → node
 
     def __del__(self) -> None:
-        """The thread has ended. Its connections may owe answers: closed now, what they were asked
-        might be lost. Others go on with them."""
+        """Leave the connections of an ended thread to others. Calls without a reply might be lost
+        if these connections were closed now."""
         if self._spare is not None:
-            for node, link in enumerate(self.links):
-                if link is not None:
-                    self._spare[node].append(link)
+            for node, connection in enumerate(self.connections):
+                if connection is not None:
+                    self._spare[node].append(connection)
 
-    def node_connection(self, node: int, link: NodeLink) -> None:
-        self.links[node] = link
-        link.unblock()
-        self.poller.register(link.sock, select.POLLIN)
-        self.nodes[link.sock.fileno()] = node
+    def add(self, node: int, connection: NodeConnection) -> None:
+        self.connections[node] = connection
+        connection.unblock()
+        self.poller.register(connection.sock, select.POLLIN)
+        self.nodes[connection.sock.fileno()] = node
 
-    def unseat(self, node: int) -> NodeLink | None:
-        link, self.links[node] = self.links[node], None
-        if link is not None:
+    def remove(self, node: int) -> NodeConnection | None:
+        connection, self.connections[node] = self.connections[node], None
+        if connection is not None:
             descriptor = next((fd for fd, at in self.nodes.items() if at == node), None)
             if descriptor is not None:
                 del self.nodes[descriptor]
                 self.poller.unregister(descriptor)
-        return link
+        return connection

@@ -1,5 +1,5 @@
-"""Are these Redises fit for Redlock? Each node is examined for itself, and whether they are several
-servers at all: two addresses of one would give it two votes, and a majority could be of one."""
+"""Health checks of Redlock's nodes: each node, and whether the nodes are different servers. A
+server under two addresses would have two votes, and could be a majority by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from lockfast.errors import BackendError
 from lockfast.stores.health_checks import HealthCheck, bad
-from lockfast.stores.redis.connections import Address, Link
+from lockfast.stores.redis.connections import Address, Connection
 from lockfast.stores.redis.health import examined, gathered
 from lockfast.stores.redis.scripts import packed
 
@@ -23,31 +23,32 @@ def health_checks(addresses: Sequence[Address]) -> Iterator[HealthCheck]:
 
 
 def _of_node(address: Address, servers: dict[str, str]) -> Iterator[HealthCheck]:
-    """``servers``: the addresses of those that were examined, by what they call themselves."""
+    """Check one node. ``servers`` maps the run ids of the nodes checked so far to their
+    addresses."""
     try:
-        link = Link(address, BUDGET)
+        connection = Connection(address, BUDGET)
     except BackendError as error:
         yield bad(
             "contact",
-            f"{error}: it cannot vote, and fewer may fail now",
-            "see that it runs, and can be reached from here",
+            f"{error}: it cannot vote, so fewer other nodes may fail",
+            "check that it runs and can be reached from here",
         )
         return
     try:
-        run_id = _run_id(link.ask(packed("INFO", "server"), BUDGET))
+        run_id = _run_id(connection.ask(packed("INFO", "server"), BUDGET))
         if run_id:
             other = servers.setdefault(run_id, address.endpoint)
             if other != address.endpoint:
                 yield bad(
                     "votes",
                     f"it is the same server as {other}, and has two votes",
-                    "name servers that do not depend on each other",
+                    "name independent servers",
                 )
-        yield from examined(link)
+        yield from examined(connection)
     except BackendError as error:
-        yield bad("contact", str(error), "look again")
+        yield bad("contact", str(error), "run the check again")
     finally:
-        link.close()
+        connection.close()
 
 
 def _run_id(info: Any) -> str:

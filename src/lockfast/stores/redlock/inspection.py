@@ -1,4 +1,4 @@
-"""What several nodes see of one name, put together for operators."""
+"""Merge the snapshots that several nodes return of one name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from lockfast.model import Holder, Snapshot, Waiter
 from lockfast.stores.redlock.votes import majority_of
 
 
-def together(name: str, views: Sequence[Snapshot], size: int) -> Snapshot:
-    """Who holds it at a majority, or may, counting those that did not answer; until when a majority
-    says so. Who waits at a majority, or may, in the line of the node that knows most of them: their
-    lines may differ."""
+def merge_snapshots(name: str, views: Sequence[Snapshot], size: int) -> Snapshot:
+    """Merge the views of the nodes that answered, out of ``size``.
+
+    A hold is shown if a majority has it, or may have it, counting nodes that did not answer; it
+    lasts as long as it does at a majority. Waiters are shown by the same rule, in the order of the
+    node with the longest queue: the queues of the nodes may differ.
+    """
     majority = majority_of(size)
     holders = []
     for rows in _holds(views, majority, size - len(views)):
-        rests = sorted((row.remaining for row in rows), reverse=True)
-        rest = rests[min(majority, len(rests)) - 1]
+        remaining = sorted((row.remaining for row in rows), reverse=True)
+        rest = remaining[min(majority, len(remaining)) - 1]
         fence, since = max(row.fence for row in rows), min(row.since for row in rows)
         holders.append(replace(rows[0], fence=fence, remaining=rest, since=since))
     holders.sort(key=lambda holder: holder.fence)
@@ -30,39 +33,39 @@ def together(name: str, views: Sequence[Snapshot], size: int) -> Snapshot:
 
 
 def _waiters(views: Sequence[Snapshot], least: int) -> Iterator[Waiter]:
-    """Those that at least so many nodes know. Who has just got it may still stand in the line of a
-    node that has not heard of it."""
-    lines = [Counter(map(_asks, view.waiters)) for view in views]
+    """Yield the waiters that at least ``least`` nodes know. A new holder may still be in the queue
+    of a node that its claim has not reached."""
+    queues = [Counter(map(_request, view.waiters)) for view in views]
     rest = {
-        asks: sorted((line[asks] for line in lines), reverse=True)[least - 1]
-        for asks in set().union(*lines)
+        request: sorted((queue[request] for queue in queues), reverse=True)[least - 1]
+        for request in set().union(*queues)
     }
     for view in sorted(views, key=lambda view: -len(view.waiters)):
         for waiter in view.waiters:
-            if rest[_asks(waiter)] > 0:
-                rest[_asks(waiter)] -= 1
+            if rest[_request(waiter)] > 0:
+                rest[_request(waiter)] -= 1
                 yield waiter
 
 
-def _asks(waiter: Waiter) -> tuple[object, int, bool]:
+def _request(waiter: Waiter) -> tuple[object, int, bool]:
     return waiter.who, waiter.take, waiter.fair
 
 
 def _holds(views: Sequence[Snapshot], majority: int, silent: int) -> Iterator[list[Holder]]:
-    """The rows of each hold. They have one fence at a majority, or will when it is settled: until
-    then who has it is what they have in common."""
+    """Yield the rows of each hold. Its rows have one fence at a majority once the fence is settled;
+    until then they only have the owner in common."""
     fences: dict[tuple[object, int], list[Holder]] = {}
     for view in views:
         for row in view.holders:
             fences.setdefault((row.who, row.fence), []).append(row)
-    loose: dict[object, list[Holder]] = {}
-    told = set()
+    unsettled: dict[object, list[Holder]] = {}
+    settled = set()
     for (who, _), rows in sorted(fences.items(), key=lambda item: -len(item[1])):
         if len(rows) >= majority:
-            told.add(who)
+            settled.add(who)
             yield rows
         else:
-            loose.setdefault(who, []).extend(rows)
-    for who, rows in loose.items():
-        if len(rows) + silent >= majority and who not in told:
+            unsettled.setdefault(who, []).extend(rows)
+    for who, rows in unsettled.items():
+        if len(rows) + silent >= majority and who not in settled:
             yield rows

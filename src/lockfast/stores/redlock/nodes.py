@@ -1,4 +1,4 @@
-"""What transports of both colours know of the nodes: who is well, what is owed, who was rung."""
+"""State of the nodes that both APIs keep: health, undelivered calls, and merged wake-ups."""
 
 from __future__ import annotations
 
@@ -10,95 +10,98 @@ from lockfast.stores.redlock.commands import Call
 from lockfast.stores.redlock.votes import majority_of
 from lockfast.stores.wakeups import Wakeups
 
-# A node that did not answer for so long hangs: its connection is closed. Nobody waited for it.
-HANGS = 0.5
-# However short a budget is, a majority that nothing is known against is given so long to connect: a
-# call that follows finds it connected. Belief counts from before, so this can cost no safety.
+# Seconds without a reply after which a node is taken to hang and its connection is closed. Callers
+# do not wait that long.
+HANG_TIMEOUT = 0.5
+# Seconds that a majority of nodes without known errors gets to connect, however short the budget:
+# the next call finds them connected. Validity counts from before, so this costs no safety.
 LEAST_CONNECT = 0.25
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-MOST_OWED = 256
-# A ring of fewer nodes than a majority is believed after so long: their lines differ, or the others
-# are a little later.
+MOST_UNDELIVERED = 256
+# Seconds after which a wake-up from fewer nodes than a majority is passed on: the queues of the
+# nodes may differ, or the other wake-ups may be a little later.
 GRACE = 0.003
 
 
 class Health:
-    """One node's. A node that is out of reach is left alone for a while, longer each time, and does
-    not vote meanwhile: it must cost nothing."""
+    """Health of one node. A node that fails is skipped for a while, longer each time, and does not
+    vote meanwhile, so that it costs callers nothing."""
 
     def __init__(self) -> None:
-        self.why: BackendError | None = None
-        self.trying = False
+        self.error: BackendError | None = None
+        self.reconnecting = False
         self._pause = 0.0
         self._until = 0.0
-        # What it must still be told: give-backs that it did not answer.
-        self.owed: deque[Call] = deque(maxlen=MOST_OWED)
+        # Releases and withdrawals that the node did not answer; sent when it is connected again.
+        self.undelivered: deque[Call] = deque(maxlen=MOST_UNDELIVERED)
 
-    def is_out(self, now: float) -> bool:
-        return self.why is not None and (now < self._until or self.trying)
+    def is_skipped(self, now: float) -> bool:
+        return self.error is not None and (now < self._until or self.reconnecting)
 
     @property
-    def is_doubtful(self) -> bool:
-        return self.why is not None
+    def is_suspect(self) -> bool:
+        return self.error is not None
 
     def failed(self, now: float, why: BackendError) -> None:
-        if now >= self._until:  # of those who failed together only the first counts
+        if now >= self._until:  # connections that fail together count once
             self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
             self._until = now + self._pause
-        self.why = why
+        self.error = why
 
-    def well(self) -> None:
-        self.why = None
+    def recovered(self) -> None:
+        self.error = None
         self._pause = 0.0
 
 
-class Chorus:
-    """A release rings at every node. Whoever hears a majority of these bells, or one and then no
-    more for a moment, asks once."""
+class MergedWakeups:
+    """Merge the wake-ups of all nodes. A release sends one from every node; the waiter is woken
+    once, by a majority of them, or by fewer after `GRACE`."""
 
     def __init__(self, wakeups: Wakeups, size: int) -> None:
         self._wakeups = wakeups
         self._majority = majority_of(size)
-        self._heard: dict[str, set[int]] = {}
+        self._nodes: dict[str, set[int]] = {}
         self._since: dict[str, float] = {}
 
-    def wake(self, node: int, claim_id: str, now: float) -> None:
-        nodes = self._heard.get(claim_id)
-        if nodes is None or node in nodes:  # twice from one node: another release
-            nodes = self._heard[claim_id] = set()
+    def deliver(self, node: int, claim_id: str, now: float) -> None:
+        nodes = self._nodes.get(claim_id)
+        if nodes is None or node in nodes:  # the second from one node: another release
+            nodes = self._nodes[claim_id] = set()
             self._since[claim_id] = now
         nodes.add(node)
         if len(nodes) == self._majority:
-            self._wakeups.wake(claim_id, None)
+            self._wakeups.deliver(claim_id, None)
 
     def due(self) -> float | None:
-        """When the first of them should be believed, or forgotten."""
+        """Return when the grace of the oldest wake-up ends; None if there is none."""
         return min(self._since.values()) + GRACE if self._since else None
 
-    def settle(self, now: float) -> None:
+    def flush(self, now: float) -> None:
+        """Pass on wake-ups of fewer nodes than a majority whose grace has ended."""
         for claim_id, since in list(self._since.items()):
             if now >= since + GRACE:
                 del self._since[claim_id]
-                if len(self._heard.pop(claim_id, ())) < self._majority:
-                    self._wakeups.wake(claim_id, None)
+                if len(self._nodes.pop(claim_id, ())) < self._majority:
+                    self._wakeups.deliver(claim_id, None)
 
     def clear(self) -> None:
-        self._heard.clear()
+        self._nodes.clear()
         self._since.clear()
 
 
-class Ringer:
-    """What one node's pushes ring."""
+class NodeWakeups:
+    """Wake-ups of one node: a `Wakeups` that passes them to the merged ones. ``received`` is called
+    after each."""
 
-    def __init__(self, chorus: Chorus, node: int, now: object, woken: object) -> None:
-        self._chorus = chorus
+    def __init__(self, merged: MergedWakeups, node: int, now: object, received: object) -> None:
+        self._merged = merged
         self._node = node
         self._now = now
-        self._woken = woken
+        self._received = received
 
-    def wake(self, claim_id: str, grant: Granted | None) -> None:
-        self._chorus.wake(self._node, claim_id, self._now())  # type: ignore[operator]
-        self._woken()  # type: ignore[operator]
+    def deliver(self, claim_id: str, grant: Granted | None) -> None:
+        self._merged.deliver(self._node, claim_id, self._now())  # type: ignore[operator]
+        self._received()  # type: ignore[operator]
 
     def wake_all(self) -> None:
-        self._chorus._wakeups.wake_all()
+        self._merged._wakeups.wake_all()

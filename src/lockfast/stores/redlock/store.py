@@ -1,4 +1,4 @@
-"""Which servers: ``redlock://a:6379,b:6379,c:6379`` and lists of redis-py's clients."""
+"""The opened store: ``redlock://a:6379,b:6379,c:6379`` or a list of redis-py's clients."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from lockfast.stores.redis.store import (
     address_of_url,
     warn_of_eviction,
 )
-from lockfast.stores.redis.task_connection import TaskLink
+from lockfast.stores.redis.task_connection import TaskConnection
 from lockfast.stores.redlock.backend import QuorumBackend
-from lockfast.stores.redlock.connections import NodeLink, Owed
+from lockfast.stores.redlock.connections import NodeConnection, PendingReply
 from lockfast.stores.redlock.tasks import TaskVoters
 from lockfast.stores.redlock.threads import BlockingVoters
-from lockfast.stores.redlock.voting import Asks
+from lockfast.stores.redlock.voting import Ballots
 
-# A minute is the longest that anybody should have to wait for a node that came back empty.
+# Seconds. A node that lost its data does not vote for so long, and a minute of that is enough.
 LONGEST_LEASE = 60.0
-# So long is the last fence of a name remembered.
+# Seconds for which the last fence of a name is remembered.
 MOST_LONGEST = 90.0
 SCHEMES = {"redlock": "redis", "redlocks": "rediss"}
 EXAMPLE = "redlock://user:password@a:6379,b:6379,c:6379/0 is one, redlocks:// with TLS"
 
 
 class QuorumStore:
-    """N servers, seen by one client."""
+    """One client's view of a quorum of N servers."""
 
     def __init__(self, addresses: Sequence[Address], longest: float) -> None:
         self._addresses = addresses
@@ -44,38 +44,38 @@ class QuorumStore:
         self.url = "redlock of " + ", ".join(
             address.where.removeprefix("redis at ") for address in addresses
         )
-        self._asks = Asks(secrets.token_hex(8))
+        self._ballots = Ballots(secrets.token_hex(8))
         self._voters: weakref.WeakSet[BlockingVoters | TaskVoters] = weakref.WeakSet()
         self._checked: set[int] = set()
-        forks.remember(self)
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> QuorumBackend:
         voters = BlockingVoters(self._addresses, secrets.token_hex(8), self._check)
         self._voters.add(voters)
-        return QuorumBackend(voters, self._asks, self._longest)
+        return QuorumBackend(voters, self._ballots, self._longest)
 
     def tasks(self, signal: Callable[[], Signal]) -> QuorumBackend:
         voters = TaskVoters(self._addresses, secrets.token_hex(8), self._check_later)
         self._voters.add(voters)
-        return QuorumBackend(voters, self._asks, self._longest)
+        return QuorumBackend(voters, self._ballots, self._longest)
 
-    # ---- what an operator should know ---------------------------------------------------------
+    # ---- checks for operators -----------------------------------------------------------------
 
-    def _check(self, node: int, link: NodeLink) -> None:
-        """Once per node: could it throw locks away? The answer is looked at when it comes."""
+    def _check(self, node: int, connection: NodeConnection) -> None:
+        """Ask each node once whether it may evict keys; the reply is read when it arrives."""
         if node not in self._checked:
             self._checked.add(node)
             where = self._addresses[node].where
 
-            def look(info: object) -> None:
+            def check(info: object) -> None:
                 warn_of_eviction(where, info)
 
-            link.write(packed("INFO", "memory"), Owed(look, clock.now(), None))
+            connection.write(packed("INFO", "memory"), PendingReply(check, clock.now(), None))
 
-    def _check_later(self, node: int, link: TaskLink) -> None:
+    def _check_later(self, node: int, connection: TaskConnection) -> None:
         if node not in self._checked:
             self._checked.add(node)
-            info = link.ask(packed("INFO", "memory"), CHECK_BUDGET)
+            info = connection.ask(packed("INFO", "memory"), CHECK_BUDGET)
             info.add_done_callback(lambda done: self._checked_later(node, done))
 
     def _checked_later(self, node: int, info: Any) -> None:
@@ -83,57 +83,56 @@ class QuorumStore:
             warn_of_eviction(self._addresses[node].where, info.result())
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the nodes finds."""
+        """Check the nodes for settings that endanger locks."""
         from lockfast.stores.redlock.health import health_checks  # only the doctor needs it
 
         return health_checks(self._addresses)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Do nothing: the child discards its copies of connections and state."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Do nothing: the parent keeps its connections."""
 
     def after_fork_in_child(self) -> None:
-        self._asks.__init__(secrets.token_hex(8))  # type: ignore[misc]
+        self._ballots.__init__(secrets.token_hex(8))  # type: ignore[misc]
         for voters in list(self._voters):
             voters.after_fork_in_child()
 
 
 def open_redlock(url: str) -> QuorumStore:
-    """``redlock://[[user]:password@]a[:port],b[:port],c[:port][/db][?options]``: what stands before
-    the hosts and behind them is for all of them; the options are redis-py's, and
-    ``longest_lease``."""
+    """Open ``redlock://[[user]:password@]a[:port],b[:port],c[:port][/db][?options]``. Credentials,
+    database and options apply to all hosts; the options are redis-py's and ``longest_lease``."""
     try:
         parts = urlsplit(url)
-        said = dict(
+        options = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
     except ValueError:
         parts = None
-    if parts is None or parts.fragment:  # not in the handler: what was caught may quote a password
+    if parts is None or parts.fragment:  # outside the handler: its error may quote a password
         raise ConfigurationError(f"not a Redlock URL: {EXAMPLE}")
     user, at, hosts = parts.netloc.rpartition("@")
-    longest = _checked_longest(said.pop("longest_lease", LONGEST_LEASE))
+    longest = _checked_longest(options.pop("longest_lease", LONGEST_LEASE))
     names = [name.strip() for name in hosts.split(",")] if hosts else []
     if not all(names):
         raise ConfigurationError(f"not a Redlock URL: a host is missing; {EXAMPLE}")
     _check_number(names)
-    tail = f"{parts.path}{'?' + urlencode(said) if said else ''}"
+    tail = f"{parts.path}{'?' + urlencode(options) if options else ''}"
     scheme = SCHEMES[parts.scheme]
     addresses = [address_of_url(f"{scheme}://{user}{at}{name}{tail}") for name in names]
     return _open(addresses, longest)
 
 
 def open_redlock_clients(clients: Sequence[object]) -> QuorumStore:
-    """One client of redis-py for each node, of either colour."""
+    """Open a quorum through one redis-py client per node, sync or async."""
     _check_number(clients)
     addresses = []
     for client in clients:
         address = address_of_client(client)
         if not isinstance(address, Address):
             raise ConfigurationError(
-                "nodes of a quorum are independent servers: not one that sentinels replace"
+                "nodes of a quorum are independent servers, not masters behind Sentinel"
             )
         addresses.append(address)
     return _open(addresses, LONGEST_LEASE)
@@ -156,22 +155,22 @@ def _check_number(nodes: Sequence[object]) -> None:
     if number >= 3 and number % 2:
         return
     if number < 3:
-        why = "of fewer than three none may fail, so one server alone does as well: redis://"
+        why = "with fewer than three none may fail, so use a single server: redis://"
     else:
-        why = f"{number} survive no more failures than {number - 1}, and need a greater majority"
+        why = f"{number} survive no more failures than {number - 1}, and need a larger majority"
     raise ConfigurationError(
         f"Redlock takes an odd number of nodes, 3 or more, not {number}: {why}"
     )
 
 
-def _checked_longest(said: object) -> float:
+def _checked_longest(value: object) -> float:
     try:
-        longest = float(said)  # type: ignore[arg-type]
+        longest = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         longest = 0.0
     if not 0.01 <= longest <= MOST_LONGEST:
         raise ConfigurationError(
-            f"longest_lease={said!r}: seconds, at most {MOST_LONGEST:g}: so long is the last fence "
-            "of a name remembered"
+            f"longest_lease={value!r}: expected seconds, 0.01 to {MOST_LONGEST:g}, since the last "
+            f"fence of a name is remembered for {MOST_LONGEST:g} s"
         )
     return longest

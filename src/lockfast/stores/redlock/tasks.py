@@ -1,8 +1,8 @@
-"""How asyncio speaks to all nodes at once: one connection per node for all tasks of a loop.
+"""Redlock for the async API: one connection per node, shared by all tasks of an event loop.
 
-Each call is written to all connections, and the answers are futures; whoever asked is woken as soon
-as they are enough. The others go on, for nobody, until the node's own time is over: then the
-connection is closed, and the node is left alone for a while.
+Each call is written to all connections and its replies are futures; the task is woken as soon as
+there are enough of them. The other futures run on until the node's time-out: then the connection is
+closed, and the node is skipped for a while.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from lockfast import clock
 from lockfast.errors import BackendError
 from lockfast.stores.redis.connections import Address
 from lockfast.stores.redis.errors import ServerError, Unreachable
-from lockfast.stores.redis.task_connection import TaskLink
+from lockfast.stores.redis.task_connection import TaskConnection
 from lockfast.stores.redlock.commands import Call
 from lockfast.stores.redlock.nodes import (
     GRACE,
-    HANGS,
+    HANG_TIMEOUT,
     LEAST_CONNECT,
-    Chorus,
     Health,
-    Ringer,
+    MergedWakeups,
+    NodeWakeups,
 )
 from lockfast.stores.redlock.votes import Enough, Reply, majority_of
 from lockfast.stores.redlock.voting import Calls
@@ -36,11 +36,11 @@ NEVER = float("inf")
 NOT_ASKED = BackendError("not asked")
 
 
-class NodeTaskLink(TaskLink):
-    """A connection to one node, which knows what scripts it was told."""
+class NodeTaskConnection(TaskConnection):
+    """A connection to one node that remembers which scripts the node has."""
 
-    def __init__(self, *said: Any) -> None:
-        super().__init__(*said)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.known: set[str] = set()
 
     def call(self, call: Call | bytes, budget: float) -> asyncio.Future[Any]:
@@ -49,10 +49,10 @@ class NodeTaskLink(TaskLink):
         sha = call.script.sha
         future = self.ask(call.packed(sha in self.known), budget)
         self.known.add(sha)
-        future.add_done_callback(self._look_for_noscript)
+        future.add_done_callback(self._check_noscript)
         return future
 
-    def _look_for_noscript(self, future: asyncio.Future[Any]) -> None:
+    def _check_noscript(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
         answer = future.result()
@@ -61,13 +61,15 @@ class NodeTaskLink(TaskLink):
 
 
 class TaskVoters:
+    """Connections of one event loop to all nodes."""
+
     suspends = True
 
     def __init__(
         self,
         addresses: Sequence[Address],
         wake_address: str,
-        connected: Callable[[int, TaskLink], None],
+        connected: Callable[[int, TaskConnection], None],
     ) -> None:
         self.size = len(addresses)
         self.majority = majority_of(self.size)
@@ -78,20 +80,20 @@ class TaskVoters:
         self._addresses = addresses
         self._wake_address = wake_address
         self._connected = connected
-        self._chorus = Chorus(self.wakeups, self.size)
+        self._merged = MergedWakeups(self.wakeups, self.size)
         self._timer: asyncio.TimerHandle | None = None
         self._health = [Health() for _ in addresses]
-        self._links: list[NodeTaskLink | None] = [None] * self.size
+        self._connections: list[NodeTaskConnection | None] = [None] * self.size
         self._connecting: list[asyncio.Task[None] | None] = [None] * self.size
         self._listening = False
-        self._heard_since = [NEVER] * self.size
+        self._subscribed_since = [NEVER] * self.size
         self._interrupt = WakeupPipe()
         self.interrupt = self._interrupt.interrupt
 
     # ---- asking ------------------------------------------------------------------------------
 
     async def ask(
-        self, calls: Calls, enough: Enough, budget: float, owed: bool = False
+        self, calls: Calls, enough: Enough, budget: float, resend: bool = False
     ) -> list[Reply]:
         loop = asyncio.get_running_loop()
         await self._ready(loop, budget)
@@ -99,7 +101,7 @@ class TaskVoters:
         woken = loop.create_future()
         replies: list[Reply] = [NOT_ASKED] * self.size
 
-        def heard(node: int, future: asyncio.Future[Any]) -> None:
+        def replied(node: int, future: asyncio.Future[Any]) -> None:
             error = None if future.cancelled() else future.exception()
             if isinstance(error, BackendError):
                 replies[node] = error
@@ -110,12 +112,12 @@ class TaskVoters:
 
         for node, call in enumerate(calls):
             if call is not None:
-                future = self._say(node, call, owed)
+                future = self._send(node, call, resend)
                 if isinstance(future, BackendError):
                     replies[node] = future
                 else:
                     replies[node] = None
-                    future.add_done_callback(lambda f, node=node: heard(node, f))  # type: ignore[misc]
+                    future.add_done_callback(lambda f, node=node: replied(node, f))  # type: ignore[misc]
         if not enough(replies) and None in replies:
             timer = loop.call_at(until, _wake, woken)
             try:
@@ -124,24 +126,26 @@ class TaskVoters:
                 timer.cancel()
         return list(replies)
 
-    def tell(self, calls: Calls) -> None:
+    def send(self, calls: Calls) -> None:
         for node, call in enumerate(calls):
             if call is not None:
-                self._say(node, call, True)
+                self._send(node, call, True)
 
-    def _say(self, node: int, call: Call | bytes, owed: bool) -> asyncio.Future[Any] | BackendError:
-        health, link = self._health[node], self._links[node]
-        again = call if owed and isinstance(call, Call) else None
-        if link is None or link.lost is not None or not link.loop.is_running():
-            if again is not None:
-                health.owed.append(again)
-            lost = link.lost if link is not None else None
-            return health.why or lost or Unreachable(f"{self.wheres[node]} is not connected")
-        future = link.call(call, HANGS)
+    def _send(
+        self, node: int, call: Call | bytes, resend: bool
+    ) -> asyncio.Future[Any] | BackendError:
+        health, connection = self._health[node], self._connections[node]
+        resent = call if resend and isinstance(call, Call) else None
+        if connection is None or connection.lost is not None or not connection.loop.is_running():
+            if resent is not None:
+                health.undelivered.append(resent)
+            lost = connection.lost if connection is not None else None
+            return health.error or lost or Unreachable(f"{self.wheres[node]} is not connected")
+        future = connection.call(call, HANG_TIMEOUT)
 
         def done(future: asyncio.Future[Any]) -> None:
-            if not future.cancelled() and future.exception() is not None and again is not None:
-                health.owed.append(again)
+            if not future.cancelled() and future.exception() is not None and resent is not None:
+                health.undelivered.append(resent)
 
         future.add_done_callback(done)
         return future
@@ -149,42 +153,44 @@ class TaskVoters:
     # ---- connecting --------------------------------------------------------------------------
 
     async def _ready(self, loop: asyncio.AbstractEventLoop, budget: float) -> None:
-        """Connect what is missing; a majority is waited for, and the rest for as long again."""
+        """Connect to missing nodes: wait for a majority, and as long again for the others."""
         began = loop.time()
-        making: set[asyncio.Task[None]] = set()
+        connecting: set[asyncio.Task[None]] = set()
         for node in range(self.size):
-            task = self._making(node, loop)
+            task = self._connection_task(node, loop)
             if task is not None:
-                making.add(task)
-        while making:
+                connecting.add(task)
+        while connecting:
             have = sum(self._is_connected(node, loop) for node in range(self.size))
             limit = began + max(budget * 0.8, LEAST_CONNECT) - loop.time()
             if have >= self.majority:
                 expected = any(
-                    not self._is_connected(node, loop) and not self._health[node].is_doubtful
+                    not self._is_connected(node, loop) and not self._health[node].is_suspect
                     for node in range(self.size)
                 )
                 limit = min(limit, max(loop.time() - began, 5 * GRACE)) if expected else 0.0
             if limit <= 0:
                 return
-            done, making = await asyncio.wait(
-                making, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            done, connecting = await asyncio.wait(
+                connecting, timeout=limit, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 return
 
     def _is_connected(self, node: int, loop: asyncio.AbstractEventLoop) -> bool:
-        link = self._links[node]
-        return link is not None and link.lost is None and link.loop is loop
+        connection = self._connections[node]
+        return connection is not None and connection.lost is None and connection.loop is loop
 
-    def _making(self, node: int, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-        """What makes the connection that is missing, if it is worth trying."""
+    def _connection_task(
+        self, node: int, loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Task[None] | None:
+        """Return the task that connects to a node; None if it is connected or skipped for now."""
         if self._is_connected(node, loop):
             return None
         task = self._connecting[node]
         if task is not None and not task.done() and task.get_loop() is loop:
             return task
-        if self._health[node].is_out(clock.now()):
+        if self._health[node].is_skipped(clock.now()):
             return None
         task = self._connecting[node] = loop.create_task(self._connect(node))
         return task
@@ -192,55 +198,54 @@ class TaskVoters:
     async def _connect(self, node: int) -> None:
         address, health = self._addresses[node], self._health[node]
         try:
-            connection, _ = await address.connect_task(CONNECTING)
+            opened, _ = await address.connect_task(CONNECTING)
         except BackendError as error:
             health.failed(clock.now(), error)
             return
-        old = self._links[node]
+        old = self._connections[node]
         if old is not None and old.lost is None:
             old.close("its event loop has ended")
-        ringer = Ringer(self._chorus, node, clock.now, self._woken)
-        link: NodeTaskLink
-        link = NodeTaskLink(connection, address.where, ringer, lambda: self._lost(node, link))
-        await link.live()
+        node_wakeups = NodeWakeups(self._merged, node, clock.now, self._wakeup_received)
+        connection: NodeTaskConnection
+        connection = NodeTaskConnection(
+            opened, address.where, node_wakeups, lambda: self._lost(node, connection)
+        )
+        await connection.live()
         try:
             if self._listening:
-                await link.subscribe(self._wake_address)
-                self._heard(node)
-                self.wakeups.wake_all()  # who asked meanwhile said that nobody hears it
+                await connection.subscribe(self._wake_address)
+                self._subscribed(node)
+                self.wakeups.wake_all()  # claims sent meanwhile carried no wake address
         except BackendError as error:
-            link.close(str(error))
+            connection.close(str(error))
             health.failed(clock.now(), error)
             return
-        self._links[node] = link
-        health.well()
-        self._connected(node, link)
-        while health.owed:
-            self._say(node, health.owed.popleft(), True)
+        self._connections[node] = connection
+        health.recovered()
+        self._connected(node, connection)
+        while health.undelivered:
+            self._send(node, health.undelivered.popleft(), True)
 
-    def _lost(self, node: int, link: TaskLink) -> None:
-        if self._links[node] is link:
+    def _lost(self, node: int, connection: TaskConnection) -> None:
+        if self._connections[node] is connection:
             self.wake_addresses[node] = "."
-            self._heard_since[node] = NEVER
-            if link.lost is not None:
-                self._health[node].failed(clock.now(), link.lost)
+            self._subscribed_since[node] = NEVER
+            if connection.lost is not None:
+                self._health[node].failed(clock.now(), connection.lost)
 
-    # ---- bells -------------------------------------------------------------------------------
+    # ---- wake-ups ----------------------------------------------------------------------------
 
     async def subscribe(self, since: float) -> bool:
         self._listening = True
         loop = asyncio.get_running_loop()
-        missed = any(time > since for time in self._heard_since)
-        await self._ready(loop, 2 * HANGS)
+        missed = any(time > since for time in self._subscribed_since)
+        await self._ready(loop, 2 * HANG_TIMEOUT)
         subscribing = []
-        for node, link in enumerate(self._links):
-            if link is not None and self._is_connected(node, loop) and not link.listens:
-                subscribing.append(asyncio.ensure_future(self._subscribe(node, link)))
+        for node, connection in enumerate(self._connections):
+            if connection is not None and self._is_connected(node, loop) and not connection.listens:
+                subscribing.append(asyncio.ensure_future(self._subscribe(node, connection)))
         waiting = set(subscribing)
-        while (
-            waiting
-            and sum(wake_address != "." for wake_address in self.wake_addresses) < self.majority
-        ):
+        while waiting and self.size - self.wake_addresses.count(".") < self.majority:
             _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if waiting:
             await asyncio.wait(waiting, timeout=5 * GRACE)
@@ -252,76 +257,78 @@ class TaskVoters:
         ]
         if len(final) > self.size - self.majority:
             self._listening = False
-            raise final[0]  # we may not listen: say it, and do not try it again and again
+            # The user lacks the right to subscribe, for example: do not try again and again.
+            raise final[0]
         return missed
 
-    async def _subscribe(self, node: int, link: NodeTaskLink) -> BackendError | None:
+    async def _subscribe(self, node: int, connection: NodeTaskConnection) -> BackendError | None:
         try:
-            await link.subscribe(self._wake_address)
+            await connection.subscribe(self._wake_address)
         except BackendError as error:
             return error
-        if self._links[node] is link:
-            self._heard(node)
+        if self._connections[node] is connection:
+            self._subscribed(node)
         return None
 
-    def _heard(self, node: int) -> None:
+    def _subscribed(self, node: int) -> None:
         if self.wake_addresses[node] == ".":
-            self.wake_addresses[node], self._heard_since[node] = self._wake_address, clock.now()
+            self.wake_addresses[node] = self._wake_address
+            self._subscribed_since[node] = clock.now()
 
-    def _woken(self) -> None:
+    def _wakeup_received(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GRACE, self._settle)
+            self._timer = asyncio.get_running_loop().call_later(GRACE, self._flush)
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         self._timer = None
-        self._chorus.settle(clock.now())
-        due = self._chorus.due()
+        self._merged.flush(clock.now())
+        due = self._merged.due()
         if due is not None:
             wait = max(due - clock.now(), 0.0)
-            self._timer = asyncio.get_running_loop().call_later(wait, self._settle)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
 
     async def listen(self, timeout: float | None) -> None:
-        raise AssertionError("an asyncio client's keeper is a thread, with ears of its own")
+        raise AssertionError("the keeper of an async client is a thread with its own listeners")
 
     # ---- the end -----------------------------------------------------------------------------
 
     def distrust(self, node: int) -> None:
-        link = self._links[node]
-        if link is not None:
-            link.abort(Unreachable(f"{self.wheres[node]} answered what makes no sense"))
+        connection = self._connections[node]
+        if connection is not None:
+            connection.abort(Unreachable(f"{self.wheres[node]} sent a malformed reply"))
 
     def close(self) -> None:
-        """Close what is open. The loop may be gone already."""
-        links, making = self._links, self._connecting
-        self._forget()
-        for task in making:
+        """Close all connections. The event loop may have ended already."""
+        connections, connecting = self._connections, self._connecting
+        self._reset()
+        for task in connecting:
             if task is not None and not task.done():
                 try:
                     task.cancel()
                 except RuntimeError:
                     pass  # the loop is closed
-        for link in links:
-            if link is None:
+        for connection in connections:
+            if connection is None:
                 continue
-            if link.lost is None and link._asked and link.loop.is_running():
-                # What it was told and has not answered would be lost with the connection.
-                link.loop.call_later(CLOSING, link.close, "this client was closed")
+            if connection.lost is None and connection._pending and connection.loop.is_running():
+                # Calls that the node has not answered might be lost with the connection.
+                connection.loop.call_later(CLOSING, connection.close, "this client was closed")
             else:
-                link.close("this client was closed")
+                connection.close("this client was closed")
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._listening = False
-        self._links = [None] * self.size
+        self._connections = [None] * self.size
         self._connecting = [None] * self.size
         self.wake_addresses = ["."] * self.size
-        self._heard_since = [NEVER] * self.size
-        self._chorus.clear()
+        self._subscribed_since = [NEVER] * self.size
+        self._merged.clear()
         self._timer = None
 
     def after_fork_in_child(self) -> None:
-        """The parent's sockets are the parent's. They are not closed here: its loop's selector is
-        shared with the parent, and taking them out there would deafen the parent."""
-        self._forget()
+        """Forget the parent's connections without closing the sockets: the loop's selector is
+        shared with the parent, and removing them from it would stop the parent from receiving."""
+        self._reset()
         self._health = [Health() for _ in self._addresses]
         self.wakeups.clear()
 

@@ -1,21 +1,21 @@
-"""What votes make: granted, busy, or unknown. No I/O, no clock: the simulator and the exhaustive
-model run these lines.
+"""Counting votes: granted, busy, or unknown. No I/O and no clock: the simulator and the exhaustive
+model run this code.
 
 The rules, for N nodes of which M = N // 2 + 1 are a majority:
 
-1. A claim is granted when M nodes granted it. Two majorities have a node in common, and that node's
-   law of slots lets no two in that exclude each other. This is all that exclusion stands on, for a
-   lock as for a reader and a writer. (It does not carry a semaphore: with three nodes and two
-   permits A may have nodes 1 and 2, B 2 and 3, C 3 and 1. No node sees three.)
-2. Its fence F is settled when M nodes keep the hold under F. A node takes a fence over only if it
-   is above all that it gave before. So no two claims settle the same F (their majorities share a
-   node, which gave it once), and whoever claims later is granted by a node that has settled F,
-   under a fence above F. The greatest fence that nodes happened to grant under is not enough: the
-   next majority may not contain the node that gave it.
-3. What is less than granted is taken back everywhere, also where no answer came.
-4. A node without a mark of birth has forgotten what it granted, and does not vote until the longest
-   lease has passed. If all N nodes have none, they are new: there is nothing to protect but the
-   fence, and that has the clocks as its floor.
+1. A claim is granted when M nodes granted it. Two majorities share a node, and the law of slots at
+   that node admits no two claims that exclude each other. Mutual exclusion rests on this alone, for
+   a lock as well as for readers and a writer. (It does not extend to a semaphore: with three nodes
+   and two permits A may have nodes 1 and 2, B 2 and 3, C 3 and 1. No node sees three holders.)
+2. The claim's fence F is settled when M nodes keep the hold under F. A node adopts a fence only if
+   it is above every fence that the node gave before. So no two claims settle the same F (their
+   majorities share a node, which gives it once), and a later claim is granted by a node that has
+   settled F, under a fence above F. The greatest fence among the votes is not enough: the next
+   majority may not contain the node that gave it.
+3. A claim that is not granted is withdrawn at every node, also at nodes that did not answer.
+4. A node without its mark (`lf:born`) has lost its data, and does not vote until the longest lease
+   has passed. If none of the N nodes has a mark, they are new: there are no holds to protect, and
+   the fences start from the clocks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 from lockfast.errors import BackendError
 from lockfast.model import Busy, Differs, Gone, Granted
 from lockfast.stores.redis.errors import ServerError
-from lockfast.stores.redis.replies import MOST_FENCE, NONSENSE, busy, granted
+from lockfast.stores.redis.replies import MALFORMED, MOST_FENCE, busy, granted
 
-# What came of one node: its answer, why there is none, or None: it may still come.
+# One node's reply, the error that replaced it, or None while it may still arrive.
 Reply = Any
 Enough = Callable[[Sequence[Reply]], bool]
 Answer = Granted | Busy | Differs | Gone
 GONE = Gone()
-NEW, LATE, TOO_LONG = 4, 5, 6  # why a node does not vote
+NEW, RECOVERING, TOO_LONG = 4, 5, 6  # why a node does not vote
 SOON = 0.001
 
 
@@ -43,12 +43,12 @@ def majority_of(size: int) -> int:
 
 
 def is_pending(reply: Reply) -> bool:
-    """It may still vote: not answered, or it only has to be told the script."""
+    """Return True if the node may still vote: it has not answered, or only lacks the script."""
     return reply is None or (type(reply) is ServerError and str(reply).startswith("NOSCRIPT"))
 
 
 def votes_in(reply: Reply, leases: Sequence[float]) -> list[Answer]:
-    """What one node says to each claim, as far as it went. Raises one of `NONSENSE`."""
+    """Decode one node's votes, up to the claim at which it stopped. Raises one of `MALFORMED`."""
     votes: list[Answer] = []
     if type(reply) is not list or not reply or len(reply) % 3:
         raise ValueError
@@ -68,14 +68,14 @@ def votes_in(reply: Reply, leases: Sequence[float]) -> list[Answer]:
 
 
 def abstention(reply: Reply) -> tuple[int, int] | None:
-    """Why a node that answered does not vote; None: it does."""
-    if type(reply) is list and reply and reply[0] in (NEW, LATE, TOO_LONG) and len(reply) < 3:
+    """Return why a node that answered does not vote, with a number of µs; None if it votes."""
+    if type(reply) is list and reply and reply[0] in (NEW, RECOVERING, TOO_LONG) and len(reply) < 3:
         return reply[0], reply[1] if len(reply) > 1 and type(reply[1]) is int else 0
     return None
 
 
 class Tally:
-    """The votes of all nodes on some claims, as far as they came."""
+    """The votes of all nodes on a batch of claims, as far as they have arrived."""
 
     def __init__(self, size: int, leases: Sequence[float]) -> None:
         self.size = size
@@ -85,12 +85,12 @@ class Tally:
         self.pending = set(range(size))
         self.failed: dict[int, BackendError] = {}
         self.new: set[int] = set()
-        self.late: dict[int, float] = {}
+        self.recovering: dict[int, float] = {}
         self.too_long = 0.0
-        self.nonsense: list[int] = []
+        self.malformed: list[int] = []
 
     def count(self, replies: Sequence[Reply]) -> None:
-        """Take in what came since the last time."""
+        """Count the replies that have arrived since the last call."""
         for node in list(self.pending):
             reply = replies[node]
             if is_pending(reply):
@@ -101,18 +101,18 @@ class Tally:
             elif (why := abstention(reply)) is not None:
                 if why[0] == NEW:
                     self.new.add(node)
-                elif why[0] == LATE:
-                    self.late[node] = why[1] / 1e6
+                elif why[0] == RECOVERING:
+                    self.recovering[node] = why[1] / 1e6
                 else:
                     self.too_long = why[1] / 1e6
             else:
                 try:
                     self.votes[node] = votes_in(reply, self.leases)
-                except NONSENSE:
-                    self.nonsense.append(node)
+                except MALFORMED:
+                    self.malformed.append(node)
 
     def of(self, number: int) -> dict[int, Answer]:
-        """Who voted what on that claim. A node that stopped before it has not."""
+        """Return the vote of each node on a claim. A node that stopped before it did not vote."""
         return {
             node: votes[number]
             for node, votes in enumerate(self.votes)
@@ -127,20 +127,23 @@ class Tally:
         return sum(votes is not None for votes in self.votes)
 
     def decided(self, number: int) -> bool:
-        """More votes cannot change what becomes of that claim: it is granted, or cannot be and so
-        many voted that this is known to be so for no other reason than others' holds. Nodes that
-        tell of different fences do not say that somebody has it: a node that was late may have
-        given the same holder another one. So the others are waited for, or who waits would ask
-        again and again."""
-        given = len(self.grants(number))
-        if given >= self.majority:
+        """Return True if more votes cannot change the result: the claim is granted, or a majority
+        voted and it is refused because of other holds.
+
+        Nodes that report different fences do not prove that there is a holder: a node whose vote
+        was late may have given the same holder another fence. So the other nodes are waited for;
+        otherwise the waiter would ask again and again.
+        """
+        grants = len(self.grants(number))
+        if grants >= self.majority:
             return True
-        if given + len(self.pending) >= self.majority:
+        if grants + len(self.pending) >= self.majority:
             return False
         return not self.pending or (self.voters >= self.majority and self._is_agreed(number))
 
     def _is_agreed(self, number: int) -> bool:
-        """Do those who refuse it say the same? (Who stopped before it says nothing.)"""
+        """Return True if a majority refuses the claim for the same reason, or no node refuses
+        it."""
         refused = [vote for vote in self.of(number).values() if not isinstance(vote, Granted)]
         reasons = [vote.fence if isinstance(vote, Busy) else type(vote) for vote in refused]
         return not reasons or Counter(reasons).most_common(1)[0][1] >= self.majority
@@ -153,7 +156,7 @@ class Tally:
         return len(self.grants(number)) >= self.majority
 
     def fence(self, number: int) -> tuple[int, bool]:
-        """Under which fence it can be granted, and whether that is settled already (rule 2)."""
+        """Return the fence to grant under, and whether it is settled already (rule 2)."""
         fences = [vote.fence for vote in self.grants(number).values()]
         commonest, times = Counter(fences).most_common(1)[0]
         if times >= self.majority:
@@ -161,8 +164,8 @@ class Tally:
         return max(fences), False
 
     def refusal(self, number: int, pause: float) -> Busy | Differs | Gone:
-        """What to say to a claim that is not granted though a majority voted. ``pause`` is when to
-        ask again if nobody has it: votes were split between several who asked at once."""
+        """Return the answer to a claim that is not granted although a majority voted. ``pause`` is
+        when to ask again after a split vote: several claims competed, and none has a majority."""
         votes = self.of(number)
         sizes = Counter(vote.slots for vote in votes.values() if isinstance(vote, Differs))
         if sizes and (sizes.total() >= self.majority or sizes.total() == len(votes)):
@@ -172,12 +175,12 @@ class Tally:
             return GONE
         waits = [vote for vote in votes.values() if isinstance(vote, Busy)]
         lasts = sorted((vote.fence for vote in waits), reverse=True)
-        # Any majority has a node among those that told of so much, or more.
+        # Any majority contains a node that reported this fence or a greater one.
         known = lasts[self.majority - 1] if len(lasts) >= self.majority else 0
         fences = Counter(lasts)
         if lasts and fences.most_common(1)[0][1] >= self.majority:
-            # One fence at a majority: somebody has it, and will ring. Or its lease ends, at enough
-            # nodes to make ours a majority.
+            # One fence at a majority: there is a holder, whose release wakes us. Or its lease ends
+            # at enough nodes to give us a majority.
             afters = sorted(vote.retry_after for vote in waits)
             needed = self.majority - len(self.grants(number))
             return Busy(afters[min(needed, len(afters)) - 1], known)
@@ -185,17 +188,17 @@ class Tally:
 
 
 class Poll:
-    """Yes or no of every node, to each of some holds: 1 and negative numbers say that it is there,
-    0 that it is not."""
+    """Every node's yes or no on each of some holds: 1 and negative numbers mean that the node has
+    the hold, 0 that it has not."""
 
     def __init__(self, size: int, length: int, *, exact: bool = False) -> None:
         self.size = size
         self.majority = majority_of(size)
         self.length = length
-        self.exact = exact  # only 1 is yes; a negative number is neither
+        self.exact = exact  # only 1 is yes
         self.answers: dict[int, list[int]] = {}
         self.failed: dict[int, BackendError] = {}
-        self.nonsense: list[int] = []
+        self.malformed: list[int] = []
         self.pending = set(range(size))
 
     def count(self, replies: Sequence[Reply]) -> None:
@@ -207,26 +210,28 @@ class Poll:
             if isinstance(reply, BackendError):
                 self.failed[node] = reply
                 continue
-            said = reply if type(reply) is list else [reply]
-            if len(said) == self.length and all(
-                type(one) is int and -MOST_FENCE < one <= 1 for one in said
+            answers = reply if type(reply) is list else [reply]
+            if len(answers) == self.length and all(
+                type(one) is int and -MOST_FENCE < one <= 1 for one in answers
             ):
-                self.answers[node] = said
+                self.answers[node] = answers
             else:
-                self.nonsense.append(node)
+                self.malformed.append(node)
 
     def yes(self, number: int) -> int:
         return sum(
-            said[number] == 1 if self.exact else said[number] != 0 for said in self.answers.values()
+            answers[number] == 1 if self.exact else answers[number] != 0
+            for answers in self.answers.values()
         )
 
     def no(self, number: int) -> int:
         return sum(
-            said[number] != 1 if self.exact else said[number] == 0 for said in self.answers.values()
+            answers[number] != 1 if self.exact else answers[number] == 0
+            for answers in self.answers.values()
         )
 
     def verdict(self, number: int) -> bool | None:
-        """Was it so at a majority? None: that is unknown, or not known yet."""
+        """Return the majority's answer; None if it is unknown, or not known yet."""
         if self.yes(number) >= self.majority:
             return True
         return False if self.no(number) > self.size - self.majority else None
@@ -238,5 +243,5 @@ class Poll:
         )
 
     def greatest(self, number: int) -> int:
-        """The last fence of a node that could not take ours over; 0 if all could."""
-        return max((-said[number] for said in self.answers.values()), default=0)
+        """Return the greatest last fence of the nodes that could not adopt ours; 0 if all could."""
+        return max((-answers[number] for answers in self.answers.values()), default=0)

@@ -1,5 +1,6 @@
-"""What the SQL stores share: the law of slots over two tables, without a lock between round trips.
+"""Shared parts of the SQL stores: the law of slots over two tables, unlocked between round trips.
 
-`book` is one name as the law sees it; `backend` the verbs; `pool` and `tasks` the connections of
-the two colours. A dialect (`postgres/`, `mysql/`) gives the statements, a link, and an ear.
+`book` presents one name's rows to the law; `backend` implements the verbs; `threads` and `tasks`
+pool connections for the sync and the async API. A dialect (`postgres/`, `mysql/`) provides the
+statements, the connections and the wake-up listener.
 """

@@ -1,11 +1,11 @@
-"""The verbs on a SQL store: which are one statement, and which are a step of the law.
+"""The verbs of a SQL store: single statements where possible, otherwise steps of the law.
 
-A lock that is alone is claimed and released by one statement each, and who finds a plain lock taken
-joins its queue by one: what such a statement needs to be true is asked in its own WHERE, and where
-it is not true, nothing is done. All else is `core.law` over a `RowBook`, in two round trips: read,
-decide, write if nothing happened in between (see `book`, where the argument stands).
+An uncontended lock is claimed and released by one statement each, and a waiter joins the queue of a
+held plain lock by one statement. Each of them has its precondition in its own WHERE clause, and
+does nothing where the precondition fails. Everything else is `core.law` over a `RowBook` in two
+round trips: read, decide, write if nothing changed in between (`book` explains why that is atomic).
 
-What is said and understood is the dialect's (`Speech`), how it travels the transport's.
+The `Dialect` encodes requests and decodes replies; the `Transport` carries them.
 """
 
 from __future__ import annotations
@@ -21,57 +21,58 @@ from lockfast.core.ports import Wake
 from lockfast.errors import BackendError
 from lockfast.model import LATCH, Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 from lockfast.stores.sql.book import Change, ReadMore, RowBook
-from lockfast.stores.sql.ports import Ear, Speech, Transport
+from lockfast.stores.sql.ports import Dialect, Transport, WakeupListener
 
 T = TypeVar("T")
 
-PAGE = 16  # so much of each queue is read first; eight times more, if the law asks for more
-MORE = 8
-MOST_CROWDED, MOST_LEFT = 1000, 4096
+PAGE = 16  # rows of each queue that are read at first
+MORE = 8  # factor by which the limit grows if the law needs more
+MOST_CONTENDED, MOST_RELEASED = 1000, 4096
 MOST_SHOWN = 1000  # of each queue, in the message of a time-out
-LOT = 100  # claims or releases of many names that travel together
-LEAST = 0.05
+BATCH = 100  # claims or releases of distinct names in one round trip
+LEAST = 0.05  # seconds that a request gets even if the budget is used up
 SWEEP_EVERY = 256  # releases
-SWEEP_LOT = 1000  # names that a sweep looks at
+SWEEP_BATCH = 1000  # names that one sweep scans
 
 
 @functools.lru_cache(maxsize=4096)
-def mark_of(name: str) -> bytes:
-    """What a name is known by: case, collation, trailing space and length do not matter then."""
+def hash_of(name: str) -> bytes:
+    """Return a name's key: a hash, so case, collation, trailing spaces and length do not matter."""
     return hashlib.sha256(name.encode()).digest()
 
 
 class RowsBackend:
-    """One database, one colour (the transport's)."""
+    """Backend of one database, for the API of its transport."""
 
     def __init__(
         self,
         transport: Transport,
-        ear: Ear,
-        speech: Speech,
+        listener: WakeupListener,
+        dialect: Dialect,
         where: str,
         capabilities: Capabilities,
         sweep_from: bytes,
     ) -> None:
         self._transport = transport
-        self._ear = ear
-        self._speech = speech
+        self._listener = listener
+        self._dialect = dialect
         self._where = where
         self.capabilities = capabilities
-        self.transactions: Any = None  # `Transactions`; the store has them
-        self._crowded: dict[str, None] = {}
-        self._left: dict[str, None] = {}  # names that we released, whose rows should be there
+        self.transactions: Any = None  # `Transactions`; set by the store
+        self._contended: dict[str, None] = {}
+        # Names that this client released and whose rows probably still exist.
+        self._released: dict[str, None] = {}
         self._releases = 0
         self._sweep_after = sweep_from
-        self.listen = ear.listen
-        self.interrupt = ear.interrupt
+        self.listen = listener.listen
+        self.interrupt = listener.interrupt
         if not transport.suspends:
             self.claim_now = self.claim_at_once
             self.release_now = self.release_at_once
 
-    # ---- one statement -----------------------------------------------------------------------
+    # ---- single statements -------------------------------------------------------------------
 
-    async def _ask(self, request: Any, budget: float) -> Any:
+    async def _request(self, request: Any, budget: float) -> Any:
         reply = self._transport.send(request, budget)
         return await reply if self._transport.suspends else reply
 
@@ -79,43 +80,44 @@ class RowsBackend:
         return await self._claim_until(claim, self._transport.now() + budget)
 
     async def _claim_until(self, claim: Claim, until: float) -> Granted | Busy | Differs:
-        if self._may_be_alone(claim):
-            reply = await self._ask(self._claim_alone(claim), self._rest(until))
-            if fence := self._speech.taken(reply):
+        if self._may_be_uncontended(claim):
+            reply = await self._request(self._uncontended_claim(claim), self._rest(until))
+            if fence := self._dialect.decode_claim(reply):
                 return Granted(fence, claim.lease)
-        return await self._claim_crowded(claim, until)
+        return await self._claim_contended(claim, until)
 
     def claim_at_once(self, claim: Claim, budget: float) -> Granted | None:
-        """`claim`, where the transport does not suspend; None: ask the long way."""
-        if not self._may_be_alone(claim):
+        """`claim` without a coroutine, for a blocking transport; None: call `claim`."""
+        if not self._may_be_uncontended(claim):
             return None
-        fence = self._speech.taken(self._transport.send(self._claim_alone(claim), budget))
+        reply = self._transport.send(self._uncontended_claim(claim), budget)
+        fence = self._dialect.decode_claim(reply)
         if fence:
             return Granted(fence, claim.lease)
-        self._crowds(claim.name, True)
+        self._set_contended(claim.name, True)
         return None
 
-    def _may_be_alone(self, claim: Claim) -> bool:
-        return 0 < claim.take <= claim.slots < LATCH and claim.name not in self._crowded
+    def _may_be_uncontended(self, claim: Claim) -> bool:
+        return 0 < claim.take <= claim.slots < LATCH and claim.name not in self._contended
 
-    def _claim_alone(self, claim: Claim) -> Any:
-        """To update a row is cheaper than to find out whether it is there."""
-        mark, wake_address = mark_of(claim.name), self._ear.wake_address
-        if claim.name in self._left:
-            self._left.pop(claim.name, None)
-            return self._speech.claim_again(mark, claim, wake_address)
-        return self._speech.claim_uncontended(mark, claim, wake_address)
+    def _uncontended_claim(self, claim: Claim) -> Any:
+        """Encode the claim: an UPDATE of a row that should exist is cheaper than an upsert."""
+        name_hash, wake_address = hash_of(claim.name), self._listener.wake_address
+        if claim.name in self._released:
+            self._released.pop(claim.name, None)
+            return self._dialect.claim_again(name_hash, claim, wake_address)
+        return self._dialect.claim_uncontended(name_hash, claim, wake_address)
 
-    def _is_left(self, claim: Claim) -> None:
-        """Released, and nobody waits: its row stays for a while."""
-        if len(self._left) >= MOST_LEFT:
-            self._left.clear()
-        self._left[claim.name] = None
+    def _remember_released(self, claim: Claim) -> None:
+        """Note that the row of a released, uncontended name stays for a while."""
+        if len(self._released) >= MOST_RELEASED:
+            self._released.clear()
+        self._released[claim.name] = None
 
-    async def _claim_crowded(self, claim: Claim, until: float) -> Granted | Busy | Differs:
+    async def _claim_contended(self, claim: Claim, until: float) -> Granted | Busy | Differs:
         if claim.slots == claim.take == 1 and claim.fair and claim.wait:
-            request = self._speech.join(mark_of(claim.name), claim, self._ear.wake_address)
-            busy = self._speech.joined(await self._ask(request, self._rest(until)))
+            request = self._dialect.join(hash_of(claim.name), claim, self._listener.wake_address)
+            busy = self._dialect.decode_join(await self._request(request, self._rest(until)))
             if busy is not None:
                 return busy
         return await self._step(claim.name, [claim.id], until, lambda book: law.claim(book, claim))
@@ -123,14 +125,14 @@ class RowsBackend:
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
-        """Those that may be alone are asked for in one round trip, each by its own statement."""
+        """Claim names that may be uncontended in one round trip, each by its own statement."""
         until = self._transport.now() + budget
         answers: list[Granted | Busy | Differs] = []
         while len(answers) < len(claims):
             rest = claims[len(answers) :]
-            lot = list(itertools.takewhile(self._may_be_alone, rest[:LOT]))
-            if len(lot) > 1 and len({claim.name for claim in lot}) == len(lot):
-                answers += await self._claim_lot(lot, until)
+            batch = list(itertools.takewhile(self._may_be_uncontended, rest[:BATCH]))
+            if len(batch) > 1 and len({claim.name for claim in batch}) == len(batch):
+                answers += await self._claim_distinct(batch, until)
             if len(answers) < len(claims):
                 claim = claims[len(answers)]
                 answers.append(await self._claim_until(claim, until))
@@ -138,27 +140,27 @@ class RowsBackend:
                     break
         return answers
 
-    async def _claim_lot(self, lot: Sequence[Claim], until: float) -> list[Granted]:
-        """The first of them that were free. What was free behind one that was not is given back:
-        it is not its turn yet."""
-        requests = [self._claim_alone(claim) for claim in lot]
-        replies = await self._ask(requests, self._rest(until))
-        fences = [self._speech.taken(reply) for reply in replies]
-        count = next((n for n, fence in enumerate(fences) if not fence), len(lot))
-        early = [claim for claim, fence in zip(lot[count:], fences[count:], strict=True) if fence]
+    async def _claim_distinct(self, batch: Sequence[Claim], until: float) -> list[Granted]:
+        """Claim distinct names and return the grants before the first name that was not free. Names
+        granted behind it are released again: claims must be granted in order."""
+        requests = [self._uncontended_claim(claim) for claim in batch]
+        replies = await self._request(requests, self._rest(until))
+        fences = [self._dialect.decode_claim(reply) for reply in replies]
+        count = next((n for n, fence in enumerate(fences) if not fence), len(batch))
+        early = [claim for claim, fence in zip(batch[count:], fences[count:], strict=True) if fence]
         if early:
-            await self._release_lot(early, until)
-        if count < len(lot):
-            self._crowds(lot[count].name, True)
-        pairs = zip(lot[:count], fences[:count], strict=True)
+            await self._release_distinct(early, until)
+        if count < len(batch):
+            self._set_contended(batch[count].name, True)
+        pairs = zip(batch[:count], fences[:count], strict=True)
         return [Granted(fence, claim.lease) for claim, fence in pairs]
 
     async def release(self, claim: Claim, budget: float) -> bool:
         until = self._transport.now() + budget
-        if claim.name not in self._crowded:
-            request = self._speech.release_uncontended(mark_of(claim.name), claim)
-            if self._speech.released(await self._ask(request, budget)):
-                self._is_left(claim)
+        if claim.name not in self._contended:
+            request = self._dialect.release_uncontended(hash_of(claim.name), claim)
+            if self._dialect.decode_release(await self._request(request, budget)):
+                self._remember_released(claim)
                 self._releases += 1
                 if self._releases > SWEEP_EVERY:
                     await self._sweep(until)
@@ -168,36 +170,39 @@ class RowsBackend:
         )
 
     def release_at_once(self, claim: Claim, budget: float) -> bool | None:
-        """`release`, where nobody waits and the transport does not suspend; None: the long way."""
-        if claim.name in self._crowded or self._releases >= SWEEP_EVERY:
+        """`release` without a coroutine, for a blocking transport and an uncontended name; None:
+        call `release`."""
+        if claim.name in self._contended or self._releases >= SWEEP_EVERY:
             return None
         self._releases += 1
-        request = self._speech.release_uncontended(mark_of(claim.name), claim)
-        if not self._speech.released(self._transport.send(request, budget)):
+        request = self._dialect.release_uncontended(hash_of(claim.name), claim)
+        if not self._dialect.decode_release(self._transport.send(request, budget)):
             return None
-        self._is_left(claim)
+        self._remember_released(claim)
         return True
 
     async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         until = self._transport.now() + budget
         answers: list[bool] = []
-        for start in range(0, len(claims), LOT):
-            answers += await self._release_lot(claims[start : start + LOT], until)
+        for start in range(0, len(claims), BATCH):
+            answers += await self._release_distinct(claims[start : start + BATCH], until)
         return answers
 
-    async def _release_lot(self, lot: Sequence[Claim], until: float) -> list[bool]:
-        """In one round trip, but for those that somebody waits for."""
-        requests = [self._speech.release_uncontended(mark_of(claim.name), claim) for claim in lot]
-        replies = await self._ask(requests, self._rest(until))
-        answers = [self._speech.released(reply) for reply in replies]
-        for number, claim in enumerate(lot):
+    async def _release_distinct(self, batch: Sequence[Claim], until: float) -> list[bool]:
+        """Release in one round trip, except for contended names, which take a step each."""
+        requests = [
+            self._dialect.release_uncontended(hash_of(claim.name), claim) for claim in batch
+        ]
+        replies = await self._request(requests, self._rest(until))
+        answers = [self._dialect.decode_release(reply) for reply in replies]
+        for number, claim in enumerate(batch):
             if not answers[number]:
                 answers[number] = await self._step(
                     claim.name, [claim.id], until, functools.partial(law.release, claim=claim)
                 )
         return answers
 
-    # ---- a step of the law -------------------------------------------------------------------
+    # ---- steps of the law --------------------------------------------------------------------
 
     async def _step(
         self,
@@ -207,12 +212,14 @@ class RowsBackend:
         verb: Callable[[RowBook], T],
         most: float = float("inf"),
     ) -> T:
-        """Read, decide, and write if nobody was faster; else anew."""
-        mark, limit, attempt = mark_of(name), PAGE, 0
+        """Read, decide, and write if the version is unchanged; otherwise start over."""
+        name_hash, limit, attempt = hash_of(name), PAGE, 0
         while True:
-            reply = await self._ask(self._speech.read(mark, ids, limit), self._rest(until))
-            seen = self._speech.seen(reply, limit)
-            book = RowBook(seen, self._ear.wake_address, most)
+            reply = await self._request(
+                self._dialect.read(name_hash, ids, limit), self._rest(until)
+            )
+            state = self._dialect.decode_read(reply, limit)
+            book = RowBook(state, self._listener.wake_address, most)
             try:
                 answer = verb(book)
             except ReadMore:
@@ -221,52 +228,57 @@ class RowsBackend:
             change = book.change()
             if change is None:
                 return answer
-            request = self._speech.write(mark, name, change, self._ear.wake_address)
-            if self._speech.written(await self._ask(request, self._rest(until))):
+            request = self._dialect.write(name_hash, name, change, self._listener.wake_address)
+            if self._dialect.decode_write(await self._request(request, self._rest(until))):
                 self._written(name, change)
                 return answer
             attempt += 1
             if self._transport.now() >= until:
-                raise BackendError(f"{self._where}: so many ask for {name!r} that it took too long")
+                raise BackendError(
+                    f"{self._where}: {name!r} is so contended that other clients changed it "
+                    f"{attempt} times before this request could write"
+                )
             await self._transport.pause(attempt)
 
     def _written(self, name: str, change: Change) -> None:
-        """It is there: ring those of our own process. Others were rung by what was written."""
-        self._crowds(name, change.crowd)
+        """Wake the waiters of this client; those of others were notified by the write itself."""
+        self._set_contended(name, change.contended)
         for row, grant in change.wakeups:
-            if row.wake_address == self._ear.wake_address:
-                self._ear.wakeups.wake(row.id, grant)
+            if row.wake_address == self._listener.wake_address:
+                self._listener.wakeups.deliver(row.id, grant)
 
-    def _crowds(self, name: str, crowded: bool) -> None:
-        """Where others wait, the statements for a lock that is alone would be tried in vain."""
-        if not crowded:
-            self._crowded.pop(name, None)
-        elif name not in self._crowded:
-            if len(self._crowded) >= MOST_CROWDED:
-                self._crowded.pop(next(iter(self._crowded)), None)
-            self._crowded[name] = None
+    def _set_contended(self, name: str, contended: bool) -> None:
+        """Remember contended names: the statements for uncontended ones would fail on them."""
+        if not contended:
+            self._contended.pop(name, None)
+        elif name not in self._contended:
+            if len(self._contended) >= MOST_CONTENDED:
+                self._contended.pop(next(iter(self._contended)), None)
+            self._contended[name] = None
 
     def _rest(self, until: float) -> float:
-        """A step that has begun gets to its end although connecting took the time for it."""
+        """Return the remaining budget, at least `LEAST`: a step that has begun may finish even if
+        connecting used up its time."""
         return max(until - self._transport.now(), LEAST)
 
-    # ---- the keeper's ------------------------------------------------------------------------
+    # ---- renewals and waiters ----------------------------------------------------------------
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
-        """All holds in one statement; places, and what that did not find, a step for each name."""
+        """Renew all holds in one request; waiters, and holds not found by it, by a step per
+        name."""
         until = self._transport.now() + budget
         answers: dict[int, Granted | Busy | Gone] = {}
         numbers = [number for number, fence in enumerate(fences) if fence]
         if numbers:
             chosen = [claims[number] for number in numbers]
-            request = self._speech.extend(
-                [mark_of(claim.name) for claim in chosen],
+            request = self._dialect.extend(
+                [hash_of(claim.name) for claim in chosen],
                 chosen,
                 [fences[number] for number in numbers],
             )
-            for found in self._speech.extended(await self._ask(request, budget)):
+            for found in self._dialect.decode_extend(await self._request(request, budget)):
                 number = numbers[found]
                 answers[number] = Granted(fences[number], claims[number].lease)
         by_name: dict[str, list[int]] = {}
@@ -274,13 +286,13 @@ class RowsBackend:
             if number not in answers:
                 by_name.setdefault(claim.name, []).append(number)
         for name, rest in by_name.items():
-            told = await self._step(
+            renewed = await self._step(
                 name,
                 [claims[number].id for number in rest],
                 until,
                 lambda book, rest=rest: [law.renew(book, claims[n]) for n in rest],  # type: ignore[misc]
             )
-            answers.update(zip(rest, told, strict=True))
+            answers.update(zip(rest, renewed, strict=True))
         return [answers[number] for number in range(len(claims))]
 
     async def leave(self, claim: Claim, budget: float) -> Snapshot:
@@ -303,10 +315,10 @@ class RowsBackend:
         return await self._step(name, [], until, lambda book: law.resize(book, expected, slots))
 
     async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        return self._ear.watch(claim.name, claim.id, wake, since)
+        return self._listener.watch(claim.name, claim.id, wake, since)
 
     def unwatch(self, claim: Claim) -> None:
-        self._ear.unwatch(claim.id)
+        self._listener.unwatch(claim.id)
 
     # ---- for operators -----------------------------------------------------------------------
 
@@ -315,29 +327,30 @@ class RowsBackend:
         return await self._step(name, [], until, lambda book: law.look(book, name))
 
     async def names(self, prefix: str, budget: float) -> list[str]:
-        return sorted(self._speech.named(await self._ask(self._speech.names(prefix), budget)))
+        reply = await self._request(self._dialect.names(prefix), budget)
+        return sorted(self._dialect.decode_names(reply))
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         until = self._transport.now() + budget
         return await self._step(name, [], until, lambda book: law.break_hold(book, fence))
 
-    # ---- what is over ------------------------------------------------------------------------
+    # ---- sweeping ----------------------------------------------------------------------------
 
     async def _sweep(self, until: float) -> None:
-        """A released name stays for a while, for its last fence; nobody may ask for it again. So
-        now and then whoever releases looks at some names, the next ones each time, and takes away
-        what has been over for long. It is no more than tidying: if it fails, the next one does."""
+        """Delete rows that ended long ago. A released name keeps its row for a while, for its last
+        fence, and may never be claimed again. So every `SWEEP_EVERY` releases a client scans the
+        next `SWEEP_BATCH` names. A sweep that fails is left to the next one."""
         self._releases = 0
         try:
-            request = self._speech.sweep(self._sweep_after, SWEEP_LOT)
-            reply = await self._ask(request, self._rest(until))
-            looked, last, crowds = self._speech.swept(reply)
-            self._sweep_after = last if looked >= SWEEP_LOT else b""
-            for name in crowds:
-                await self._step(name, [], until, RowBook.bury)
+            request = self._dialect.sweep(self._sweep_after, SWEEP_BATCH)
+            reply = await self._request(request, self._rest(until))
+            scanned, last, contended_names = self._dialect.decode_sweep(reply)
+            self._sweep_after = last if scanned >= SWEEP_BATCH else b""
+            for name in contended_names:
+                await self._step(name, [], until, RowBook.remove_dead)
         except BackendError:
             pass
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()
         self._transport.close()

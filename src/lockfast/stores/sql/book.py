@@ -1,20 +1,22 @@
-"""One name's rows as the law of slots sees them: read before, written after, never in between.
+"""One name's rows as the law of slots sees them: read before a step, written after it.
 
-A name has one row in ``lockfast_names``, with a *seat* for one hold, so that a lock that is alone
-costs one row; and rows in ``lockfast_rows`` for all others who hold it or wait (it is a *crowd*
-then). What a step read is kept here, the law decides over it, and `change` tells what to write.
+A name has one row in ``lockfast_names``, which can store one hold *inline*, so that an uncontended
+lock costs one row. All other holds, and all waiters, have rows in ``lockfast_rows``; the name is
+*contended* while there are any. A `RowBook` keeps the rows that a step read, the law decides over
+them, and `RowBook.change` computes the write.
 
-**Why this is one atomic step**, although the store is asked twice and nothing is locked meanwhile:
-whatever writes anything of a name, in whichever statement, makes the name's ``version`` grow in the
-same statement or transaction. A step writes only if the version is still the one that it read, so
-nothing happened between; else nothing of it is written, and it begins anew. A process that is
-stopped in the middle of a step holds up nobody. ``now`` is read together with the rows: any answer
-that somebody got before is older than it, so a lease that counts from ``now`` lasts as long as
-whoever got that answer may believe.
+**Why a step is atomic**, although it takes two round trips and locks nothing in between: every
+statement that writes anything of a name increments the name's ``version`` in the same statement or
+transaction. A step writes only if the version is still the one that it read, so nothing happened in
+between; otherwise nothing is written, and the step starts over. A process that is stopped in the
+middle of a step blocks nobody. ``now`` is read together with the rows: every reply that a client
+got earlier is older than ``now``, so a lease that counts from ``now`` lasts at least as long as
+that client considers it valid.
 
-Only the first of a long queue are read. If the law wants to see more it gets `ReadMore`, and the
-step begins anew with more; but for who leaves, ``most`` are enough: the message of a time-out need
-not count ten thousand, and those whom it does not serve then are served by the next step.
+Only the head of a long queue is read. If the law needs more, the book raises `ReadMore`, and the
+step starts over with a larger limit. A waiter that leaves reads at most ``most`` rows: the message
+of a time-out need not count ten thousand waiters, and waiters that this step does not serve are
+served by the next one.
 """
 
 from __future__ import annotations
@@ -26,22 +28,23 @@ from operator import attrgetter
 from lockfast.core.law import Row
 from lockfast.model import Granted
 
-# What a row of lockfast_rows is.
+# Kinds of rows in lockfast_rows: a hold, a fair waiter, an unfair waiter.
 HOLD, FAIR, UNFAIR = 0, 1, 2
 _by_fence = attrgetter("fence")
 
 
 class ReadMore(Exception):
-    """The law wants to see more of the queue than was read."""
+    """The law needs more of the queue than was read."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the tables say of a name at one moment (``now``, on the server's clock).
+class NameState:
+    """Rows of one name, as read at one moment (``now``, on the server's clock).
 
-    ``version`` 0: they know nothing of it. ``seat`` and ``rows`` may be dead. ``rows`` are
-    (kind, place, row): all holds, the first of each queue, and those that were asked for by id.
-    ``cut`` tells of each queue whether there are more.
+    ``version`` is 0 if the name has no row. ``inline_hold`` and ``rows`` may have expired. ``rows``
+    are (kind, queue position, row): all holds, the head of each queue, and the rows requested by
+    id. ``cut`` is, for each queue (by fairness), the last position read if there may be more rows
+    behind it, else 0.
     """
 
     now: float
@@ -54,73 +57,78 @@ class Seen:
 
 @dataclass(slots=True)
 class Change:
-    """What to write if the name's version is still this one. ``put`` are (kind, place, row)."""
+    """Write of one step, applied only if the name's version is still ``version``.
+
+    ``upserts`` are (kind, queue position, row); ``deletes`` are claim ids.
+    """
 
     version: int
     new_version: int
-    crowd: bool
+    contended: bool
     last_fence: int
     inline_hold: Row | None
-    put: list[tuple[int, int, Row]]
-    gone: list[str]
+    upserts: list[tuple[int, int, Row]]
+    deletes: list[str]
     wakeups: list[tuple[Row, Granted | None]]
     now: float
 
 
 class RowBook:
-    """The book of one step."""
+    """The law's `Book` over one `NameState`, for one step."""
 
-    def __init__(self, seen: Seen, wake_address: str, most: float = float("inf")) -> None:
-        self.now = self.wall = seen.now
+    def __init__(self, state: NameState, wake_address: str, most: float = float("inf")) -> None:
+        self.now = self.wall = state.now
         self.wake_address = wake_address
         self.woken: list[tuple[Row, Granted | None]] = []
-        self._seen = seen
+        self._state = state
         self._most = most
-        self._last_fence = seen.last_fence
+        self._last_fence = state.last_fence
         self._changed = False
-        self._touched: set[str] = set()  # ids whose row must be written anew
+        self._touched: set[str] = set()  # ids whose row must be written
         self._waiters: dict[str, tuple[int, int, Row]] = {}
         self.holds: dict[str, Row] = {}
-        self._dead: list[str] = []  # ids in lockfast_rows whose time is over
-        self._seated = ""
-        if seen.inline_hold is not None:
-            self._last_fence = max(self._last_fence, seen.inline_hold.fence)
-            if seen.inline_hold.ends > self.now:
-                self._seated = seen.inline_hold.id
-                self.holds[seen.inline_hold.id] = seen.inline_hold
-        for kind, waiter, row in seen.rows:
+        self._dead: list[str] = []  # ids in lockfast_rows that have expired
+        self._inline_id = ""
+        if state.inline_hold is not None:
+            self._last_fence = max(self._last_fence, state.inline_hold.fence)
+            if state.inline_hold.ends > self.now:
+                self._inline_id = state.inline_hold.id
+                self.holds[state.inline_hold.id] = state.inline_hold
+        for kind, position, row in state.rows:
             self._last_fence = max(self._last_fence, row.fence)
             if row.ends <= self.now:
                 self._dead.append(row.id)
             elif kind == HOLD:
                 self.holds[row.id] = row
             else:
-                self._waiters[row.id] = (kind, waiter, row)
-        self._stored = {row.id for _, _, row in seen.rows}
+                self._waiters[row.id] = (kind, position, row)
+        self._stored = {row.id for _, _, row in state.rows}
 
-    # ---- what the law sees -------------------------------------------------------------------
+    # ---- read by the law ---------------------------------------------------------------------
 
     @property
     def last_fence(self) -> int:
         return self._last_fence
 
     def next_fence(self) -> int:
-        """Greater than every one before, and than the server's clock says: so it grows although
-        the name was forgotten meanwhile, or the clock was set back."""
+        """Return a fence above every earlier one and not below the server's clock: so fences grow
+        even if the name's row was swept meanwhile or the clock was set back."""
         self._changed = True
         self._last_fence = max(self._last_fence + 1, int(self.now * 1e6))
         return self._last_fence
 
     def waiting(self, *, fair: bool) -> Iterator[Row]:
-        if not self._waiters and not self._seen.cut[fair]:
+        if not self._waiters and not self._state.cut[fair]:
             return
         kind = FAIR if fair else UNFAIR
-        cut = self._seen.cut[fair]  # rows behind it were asked for by id; what is between is unread
+        # Rows behind the cut were requested by id; the rows in between were not read.
+        cut = self._state.cut[fair]
         queue = sorted(
-            (entry for entry in self._waiters.values() if entry[0] == kind), key=lambda it: it[1]
+            (entry for entry in self._waiters.values() if entry[0] == kind),
+            key=lambda entry: entry[1],
         )
-        for _, waiter, row in queue:
-            if cut and waiter > cut:
+        for _, position, row in queue:
+            if cut and position > cut:
                 break
             yield row
         if cut and len(queue) < self._most:
@@ -130,7 +138,7 @@ class RowBook:
         entry = self._waiters.get(claim_id)
         return entry[2] if entry is not None else None
 
-    # ---- what it does ------------------------------------------------------------------------
+    # ---- changed by the law ------------------------------------------------------------------
 
     def add_hold(self, row: Row) -> None:
         self.holds[row.id] = row
@@ -146,7 +154,7 @@ class RowBook:
         return True
 
     def add_waiter(self, row: Row) -> None:
-        # Its number is the version that it is written with: greater than those of all before it.
+        # Its position is the version it is written with, which is above all earlier positions.
         self._waiters[row.id] = (FAIR if row.fair else UNFAIR, self._new_version(), row)
         self._touch(row.id)
 
@@ -162,51 +170,52 @@ class RowBook:
         self.woken.append((row, grant))
 
     def _new_version(self) -> int:
-        """A name that was forgotten begins at the clock: above all that it had before."""
-        return (self._seen.version or int(self.now * 1e6)) + 1
+        """Return the next version. A new row starts at the clock: above the versions of a swept
+        row."""
+        return (self._state.version or int(self.now * 1e6)) + 1
 
     def _touch(self, claim_id: str) -> None:
         self._changed = True
         self._touched.add(claim_id)
 
-    # ---- what to write -----------------------------------------------------------------------
+    # ---- the write ---------------------------------------------------------------------------
 
-    def bury(self) -> None:
-        """Write, if only to take away the dead."""
-        if any(self._seen.cut.values()):
+    def remove_dead(self) -> None:
+        """Request a write if only to delete expired rows."""
+        if any(self._state.cut.values()):
             raise ReadMore
         self._changed = self._changed or bool(self._dead)
 
     def change(self) -> Change | None:
-        """What is different now; None: nothing."""
+        """Return the write of this step; None: nothing changed."""
         if not self._changed:
             return None
-        inline_hold = self.holds.get(self._seated)
-        if inline_hold is None and self.holds:  # the seat is not empty while anybody holds it
+        inline_hold = self.holds.get(self._inline_id)
+        if inline_hold is None and self.holds:  # some hold is always inline
             inline_hold = min(self.holds.values(), key=_by_fence)
-        in_seat = inline_hold.id if inline_hold is not None else ""
-        put: list[tuple[int, int, Row]] = []
+        inline_id = inline_hold.id if inline_hold is not None else ""
+        upserts: list[tuple[int, int, Row]] = []
         kept: set[str] = set()
         for row in self.holds.values():
-            if row.id != in_seat:
+            if row.id != inline_id:
                 kept.add(row.id)
                 if row.id in self._touched:
-                    put.append((HOLD, 0, row))
+                    upserts.append((HOLD, 0, row))
         for entry in self._waiters.values():
             claim_id = entry[2].id
             kept.add(claim_id)
             if claim_id in self._touched:
-                put.append(entry)
-        gone = [claim_id for claim_id in self._stored if claim_id not in kept]
-        crowd = bool(kept) or any(self._seen.cut.values())
+                upserts.append(entry)
+        deletes = [claim_id for claim_id in self._stored if claim_id not in kept]
+        contended = bool(kept) or any(self._state.cut.values())
         return Change(
-            self._seen.version,
+            self._state.version,
             self._new_version(),
-            crowd,
+            contended,
             self._last_fence,
             inline_hold,
-            put,
-            gone,
+            upserts,
+            deletes,
             self.woken,
             self.now,
         )

@@ -1,23 +1,23 @@
-"""What a link or a session raises besides `BackendError`, for us alone: no user sees it."""
+"""Internal exceptions of connections and sessions, besides `BackendError`; users see none."""
 
 from __future__ import annotations
 
 
-class Again(Exception):
-    """The server undid it (a deadlock, a serialization failure): ask again, inside the budget."""
+class Retry(Exception):
+    """The server rolled it back (deadlock, serialization failure): retry within the budget."""
 
 
 class NoTables(Exception):
-    """The tables are not there yet."""
+    """The tables do not exist yet."""
 
 
-class Busy(Exception):
-    """Of a user's transaction: another one has the row locked."""
+class RowLocked(Exception):
+    """In a user's transaction: another transaction has the row locked."""
 
 
 class Deadlock(Exception):
-    """Of a user's transaction: it was chosen to give way."""
+    """In a user's transaction: the database chose it as the victim of a deadlock."""
 
 
-class Stale(Exception):
-    """Of a user's transaction: its snapshot is older than what the row tells of."""
+class SnapshotTooOld(Exception):
+    """In a user's transaction: its snapshot is older than the last change of the row."""

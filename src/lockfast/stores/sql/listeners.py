@@ -1,20 +1,21 @@
-"""How the bells of a client are heard: the keeper listens, for both colours, in its pauses.
+"""Listeners: how a client's wake-ups arrive. The keeper listens in its pauses, for both APIs.
 
-A `PushEar` has a connection on which the server tells of grants as soon as they are committed; it
-is opened when somebody waits first. A `PacedEar` has to look: one statement for all who wait here.
-Either way a bell is a hint: one that gets lost costs a refresh of the place.
+A `PushListener` has a connection on which the server pushes grants as soon as they are committed;
+it is opened when the first waiter watches. A `PollingListener` polls: one statement for all waiters
+of the client. Either way a wake-up is a hint: a lost one costs the waiter one refresh.
 
-**The pace.** Where somebody was served a moment ago, somebody is probably served soon again, and
-who has waited for long will wait on. So it looks again after a twentieth of the time in which
-nothing happened here: a hand-over is noticed late by a twentieth of that at most, and by `SLOWEST`,
-and 50 who wait for long cost no more than one. A server that is slow to answer is asked less: a
-pause is as long as the last look, at least.
+**The polling interval.** After a grant or a new waiter, another grant is likely soon; a waiter that
+has waited long is likely to wait on. So the interval is a twentieth of the time since the last
+activity: polling delays a hand-over by at most a twentieth of that time, and by at most `SLOWEST`,
+and 50 long waits cost no more statements than one. The interval is also at least as long as the
+last poll took, so that a slow server is polled less.
 
-**Why MySQL is looked at** (``python bench/run.py sql_bells`` measures both again). Nothing blocks
-there that a releaser could end from afar, but one statement: KILL QUERY of a session that sleeps,
-found by a lock that it owns (``KILL QUERY IS_USED_LOCK(…)``). That rang in 0.2 ms, and was refused
-all the same: under load MariaDB spends up to two seconds in such a KILL, again and again, and lets
-nobody connect meanwhile. GET_LOCK needs a connection for each hold, as only its owner can free it.
+**Why MySQL is polled** (``python bench/run.py sql_wakeups`` measures both again). The only
+statement there with which a releaser could end another session's wait is KILL QUERY of a session
+that sleeps, found by a lock that it owns (``KILL QUERY IS_USED_LOCK(…)``). That woke a waiter
+within 0.2 ms, and was rejected all the same: under load MariaDB repeatedly spends up to two seconds
+in such a KILL and accepts no connections meanwhile. GET_LOCK needs a connection for each hold,
+since only its owner can free it.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from lockfast.model import Granted
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
 
-EAR_BUDGET = 1.0
+LISTEN_BUDGET = 1.0
 LONGEST_PAUSE = 1.0
-# A look is the keeper's, who must not be late to renew because of a hint.
-LOOK_BUDGET = 0.2
-# Paced: how soon is looked again at most, and at least; and the part of a wait that it may add.
+# The keeper polls, and must not be late to renew because of a hint.
+POLL_BUDGET = 0.2
+# Polling: the shortest and the longest interval, and the fraction of a wait that it may add.
 FASTEST, SLOWEST, PART = 0.001, 0.3, 1 / 20
 
 
-class Listener(Protocol):
-    """A connection of a dialect that hears."""
+class PushConnection(Protocol):
+    """A dialect's connection on which wake-ups are pushed."""
 
     fd: int
 
@@ -58,25 +59,26 @@ class Listener(Protocol):
     def after_fork_in_child(self) -> None: ...
 
 
-class PacedEar:
-    """Looks. ``look`` asks the store which of (name, claim id) were granted."""
+class PollingListener:
+    """Listener that polls. ``poll_grants`` asks the store which of the given (name, claim id) were
+    granted."""
 
-    def __init__(self, look: Callable[[Sequence[tuple[str, str]]], Any]) -> None:
+    def __init__(self, poll_grants: Callable[[Sequence[tuple[str, str]]], Any]) -> None:
         self.wake_address = secrets.token_hex(8)
         self.wakeups = Wakeups()
-        self._look = look
+        self._poll_grants = poll_grants
         self._waiting: dict[str, str] = {}  # claim id: name
-        self._happened = -float("inf")  # when somebody came, or was granted something
-        self._took = 0.0  # the last look
+        self._last_activity = -float("inf")  # last grant or new waiter
+        self._poll_took = 0.0  # duration of the last poll
         self._interrupt = WakeupPipe()
         self.interrupt = self._interrupt.interrupt
 
     def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool:
         self.wakeups.watch(claim_id, wake)
-        self._happened = clock.now()
+        self._last_activity = clock.now()
         self._waiting[claim_id] = name
         self._interrupt.interrupt()
-        return False  # whatever was granted meanwhile is seen when we look
+        return False  # a poll also finds what was granted meanwhile
 
     def unwatch(self, claim_id: str) -> None:
         self._waiting.pop(claim_id, None)
@@ -88,44 +90,44 @@ class PacedEar:
             interrupted, rest = self._interrupt.ready(
                 None if until is None else until - clock.now()
             )
-            pace = self._pace()
-            last = pace is None or (rest is not None and rest <= pace)
-            if self._paused(interrupted, rest if last else pace) or last:
+            interval = self._interval()
+            last = interval is None or (rest is not None and rest <= interval)
+            if self._wait(interrupted, rest if last else interval) or last:
                 return
-            if self._looked():
+            if self._poll():
                 return
 
-    def _pace(self) -> float | None:
-        """How long until we look again; None: nobody waits."""
+    def _interval(self) -> float | None:
+        """Return the time until the next poll; None: nobody waits."""
         if not self._waiting:
             return None
-        silence = clock.now() - self._happened
-        pace = min(max(silence * PART, self._took, FASTEST), SLOWEST)
-        return pace * (0.75 + random.random() / 2)
+        silence = clock.now() - self._last_activity
+        interval = min(max(silence * PART, self._poll_took, FASTEST), SLOWEST)
+        return interval * (0.75 + random.random() / 2)
 
-    def _paused(self, interrupted: int, timeout: float | None) -> bool:
-        """Whether we were poked."""
-        waiter = select.poll()
-        waiter.register(interrupted, select.POLLIN)
-        if waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000):
-            self._interrupt.heard()
+    def _wait(self, interrupted: int, timeout: float | None) -> bool:
+        """Wait for the interrupt; return whether it came."""
+        poller = select.poll()
+        poller.register(interrupted, select.POLLIN)
+        if poller.poll(None if timeout is None else max(timeout, 0.0) * 1000):
+            self._interrupt.drain()
             return True
         return False
 
-    def _looked(self) -> bool:
+    def _poll(self) -> bool:
         waiting = [(name, claim_id) for claim_id, name in list(self._waiting.items())]
         began = clock.now()
         try:
-            found = self._look(waiting)
+            found = self._poll_grants(waiting)
         except BackendError:
-            return True  # the keeper will see for itself
+            return True  # the keeper's next request reports it
         finally:
-            self._took = clock.now() - began
+            self._poll_took = clock.now() - began
         for claim_id, grant in found:
             self._waiting.pop(claim_id, None)
-            self.wakeups.wake(claim_id, grant)
+            self.wakeups.deliver(claim_id, grant)
         if found:
-            self._happened = clock.now()
+            self._last_activity = clock.now()
         return bool(found)
 
     def close(self) -> None:
@@ -138,122 +140,125 @@ class PacedEar:
         self._interrupt.after_fork_in_child()
 
 
-class PushEar:
-    """Listens on a connection of its own. ``open_listener`` gives one, or None where the server
-    cannot push: then ``paced`` looks instead."""
+class PushListener:
+    """Listener on a connection of its own. ``open_connection`` returns one, or None where the
+    server cannot push: then ``polling`` is used instead."""
 
-    def __init__(self, open_listener: Callable[[float], Listener | None], paced: PacedEar) -> None:
-        self._open = open_listener
-        self._paced = paced
-        self._listener: Listener | None = None
+    def __init__(
+        self, open_connection: Callable[[float], PushConnection | None], polling: PollingListener
+    ) -> None:
+        self._open = open_connection
+        self._polling = polling
+        self._connection: PushConnection | None = None
         self._since = float("inf")
         self._pushes = True
         self._pause = 0.0
-        self._again_at = 0.0
+        self._retry_at = 0.0
         self._closed = False
-        self._mutex = threading.Lock()  # a listener is not closed while the keeper reads it
-        self.interrupt = paced.interrupt
-        self.wakeups = paced.wakeups
+        self._mutex = threading.Lock()  # the connection is not closed while the keeper reads it
+        self.interrupt = polling.interrupt
+        self.wakeups = polling.wakeups
 
     @property
     def wake_address(self) -> str:
-        return self._paced.wake_address
+        return self._polling.wake_address
 
     def watch(self, name: str, claim_id: str, wake: Wake, since: float) -> bool:
-        """Who watches before we listen is rung when we do, and asks again then."""
+        """Watch a claim. A waiter that watches before the connection listens is woken as soon as it
+        does, and then claims again."""
         if not self._pushes:
-            return self._paced.watch(name, claim_id, wake, since)
+            return self._polling.watch(name, claim_id, wake, since)
         self.wakeups.watch(claim_id, wake)
-        self._paced._waiting[claim_id] = name
+        self._polling._waiting[claim_id] = name
         self._closed = False
-        if self._listener is None:
+        if self._connection is None:
             self.interrupt()
             return False
         return self._since > since
 
     def unwatch(self, claim_id: str) -> None:
-        self._paced.unwatch(claim_id)
+        self._polling.unwatch(claim_id)
 
     async def listen(self, timeout: float | None) -> None:
-        if self._pushes and self._listener is None and self.wakeups and not self._closed:
-            timeout = self._listen(timeout)
+        if self._pushes and self._connection is None and self.wakeups and not self._closed:
+            timeout = self._open_connection(timeout)
         if not self._pushes:
-            await self._paced.listen(timeout)
+            await self._polling.listen(timeout)
             return
-        interrupt = self._paced._interrupt
+        interrupt = self._polling._interrupt
         interrupted, timeout = interrupt.ready(timeout)
-        waiter = select.poll()
-        waiter.register(interrupted, select.POLLIN)
-        listener = self._listener
-        if listener is not None:
-            waiter.register(listener.fd, select.POLLIN)
-        for fd, _ in waiter.poll(None if timeout is None else max(timeout, 0.0) * 1000):
+        poller = select.poll()
+        poller.register(interrupted, select.POLLIN)
+        connection = self._connection
+        if connection is not None:
+            poller.register(connection.fd, select.POLLIN)
+        for fd, _ in poller.poll(None if timeout is None else max(timeout, 0.0) * 1000):
             if fd == interrupted:
-                interrupt.heard()
-            elif listener is not None:
-                self._deliver(listener)
+                interrupt.drain()
+            elif connection is not None:
+                self._deliver(connection)
 
-    def _listen(self, timeout: float | None) -> float | None:
-        """Open the ear, or say when to try again."""
+    def _open_connection(self, timeout: float | None) -> float | None:
+        """Open the connection, or return the time-out after which to try again."""
         now = clock.now()
-        if now < self._again_at:
-            return self._sooner(timeout, self._again_at - now)
+        if now < self._retry_at:
+            return self._sooner(timeout, self._retry_at - now)
         try:
-            listener = self._open(EAR_BUDGET)
-            if listener is None:
+            connection = self._open(LISTEN_BUDGET)
+            if connection is None:
                 self._pushes = False
                 return timeout
             try:
-                listener.subscribe(self.wake_address, EAR_BUDGET)
+                connection.subscribe(self.wake_address, LISTEN_BUDGET)
             except BaseException:
-                listener.close()
+                connection.close()
                 raise
         except BackendError:
             self._pause = min(max(self._pause * 2, 0.05), LONGEST_PAUSE)
-            self._again_at = clock.now() + self._pause
+            self._retry_at = clock.now() + self._pause
             return self._sooner(timeout, self._pause)
         self._pause = 0.0
         with self._mutex:
-            unwanted = self._closed  # meanwhile
+            unwanted = self._closed  # while it was being opened
             if not unwanted:
-                self._listener, self._since = listener, clock.now()
+                self._connection, self._since = connection, clock.now()
         if unwanted:
-            listener.close()
+            connection.close()
             return timeout
-        self.wakeups.wake_all()  # what was rung before nobody heard
+        self.wakeups.wake_all()  # earlier wake-ups were missed
         return timeout
 
     def _sooner(self, timeout: float | None, pause: float) -> float:
         return pause if timeout is None else min(timeout, pause)
 
-    def _deliver(self, listener: Listener) -> None:
+    def _deliver(self, connection: PushConnection) -> None:
         with self._mutex:
-            if listener.broken:
+            if connection.broken:
                 return  # closed meanwhile
             try:
-                found = listener.wakeups()
+                found = connection.wakeups()
             except BackendError:
-                self._listener = None
-                listener.close()
+                self._connection = None
+                connection.close()
                 found = None
         if found is None:
-            self.wakeups.wake_all()  # a bell may have been lost with it
+            self.wakeups.wake_all()  # a wake-up may have been lost with the connection
             return
         for claim_id, grant in found:
-            self.wakeups.wake(claim_id, grant)
+            self.wakeups.deliver(claim_id, grant)
 
     def close(self) -> None:
         self._closed = True
         with self._mutex:
-            listener, self._listener = self._listener, None
-            if listener is not None:
-                listener.close()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
         self.interrupt()
 
     def after_fork_in_child(self) -> None:
         self._mutex = threading.Lock()
-        listener, self._listener = self._listener, None
+        connection, self._connection = self._connection, None
         self._since = float("inf")
-        if listener is not None:
-            listener.after_fork_in_child()
-        self._paced.after_fork_in_child()
+        if connection is not None:
+            connection.after_fork_in_child()
+        self._polling.after_fork_in_child()

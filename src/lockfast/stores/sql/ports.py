@@ -1,4 +1,4 @@
-"""What the verbs on rows need: somebody who speaks a dialect, somebody who carries, and an ear."""
+"""Protocols of the SQL stores: the dialect, the transport, and the listener for wake-ups."""
 
 from __future__ import annotations
 
@@ -7,57 +7,60 @@ from typing import Any, Protocol
 
 from lockfast.core.ports import Wake
 from lockfast.model import Busy, Claim
-from lockfast.stores.sql.book import Change, Seen
+from lockfast.stores.sql.book import Change, NameState
 from lockfast.stores.wakeups import Wakeups
 
 
-class Speech(Protocol):
-    """A dialect: requests, and what their replies mean. Requests are opaque here."""
+class Dialect(Protocol):
+    """Encoder of requests and decoder of their replies. Requests are opaque to the backend."""
 
-    def claim_uncontended(self, mark: bytes, claim: Claim, wake_address: str) -> Any: ...
+    def claim_uncontended(self, name_hash: bytes, claim: Claim, wake_address: str) -> Any: ...
 
-    def claim_again(self, mark: bytes, claim: Claim, wake_address: str) -> Any:
-        """The same for a name that we left there a while ago. If its row is gone, nothing is done
-        either, and the claim goes the long way."""
+    def claim_again(self, name_hash: bytes, claim: Claim, wake_address: str) -> Any:
+        """Like `claim_uncontended`, for a name that this client released a while ago. If its row is
+        gone meanwhile, the statement does nothing and the claim takes the general path."""
 
-    def taken(self, reply: Any) -> int:
-        """The fence; 0: the name was not alone, and nothing was done."""
+    def decode_claim(self, reply: Any) -> int:
+        """Return the fence; 0: the name was contended, and nothing was done."""
 
-    def join(self, mark: bytes, claim: Claim, wake_address: str) -> Any: ...
+    def join(self, name_hash: bytes, claim: Claim, wake_address: str) -> Any: ...
 
-    def joined(self, reply: Any) -> Busy | None: ...
+    def decode_join(self, reply: Any) -> Busy | None: ...
 
-    def release_uncontended(self, mark: bytes, claim: Claim) -> Any: ...
+    def release_uncontended(self, name_hash: bytes, claim: Claim) -> Any: ...
 
-    def released(self, reply: Any) -> bool: ...
+    def decode_release(self, reply: Any) -> bool: ...
 
-    def extend(self, marks: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]) -> Any:
-        """Many holds of any names, under their fences, seated or not."""
+    def extend(
+        self, name_hashes: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]
+    ) -> Any:
+        """Renew a batch of holds of any names under their fences, stored inline or as rows."""
 
-    def extended(self, reply: Any) -> set[int]:
-        """The numbers of those that live, and now go on."""
+    def decode_extend(self, reply: Any) -> set[int]:
+        """Return the indexes of the holds that were alive, and are now renewed."""
 
-    def read(self, mark: bytes, ids: Sequence[str], limit: int) -> Any: ...
+    def read(self, name_hash: bytes, ids: Sequence[str], limit: int) -> Any: ...
 
-    def seen(self, reply: Any, limit: int) -> Seen: ...
+    def decode_read(self, reply: Any, limit: int) -> NameState: ...
 
-    def write(self, mark: bytes, name: str, change: Change, wake_address: str) -> Any: ...
+    def write(self, name_hash: bytes, name: str, change: Change, wake_address: str) -> Any: ...
 
-    def written(self, reply: Any) -> bool:
-        """False: the version was another, and nothing was written."""
+    def decode_write(self, reply: Any) -> bool:
+        """Return False if the version had changed, and nothing was written."""
 
     def names(self, prefix: str) -> Any: ...
 
-    def named(self, reply: Any) -> list[str]: ...
+    def decode_names(self, reply: Any) -> list[str]: ...
 
-    def sweep(self, after: bytes, lot: int) -> Any: ...
+    def sweep(self, after: bytes, count: int) -> Any: ...
 
-    def swept(self, reply: Any) -> tuple[int, bytes, list[str]]:
-        """How many were looked at, the last of them, and crowds whose seat is long over."""
+    def decode_sweep(self, reply: Any) -> tuple[int, bytes, list[str]]:
+        """Return how many names were scanned, the hash of the last one, and the contended names
+        whose inline hold ended long ago."""
 
 
-class Ear(Protocol):
-    """Where the bells of this client are heard. One for both colours; the keeper listens."""
+class WakeupListener(Protocol):
+    """Receiver of this client's wake-ups. The keeper listens, for the sync and the async API."""
 
     wakeups: Wakeups
 
@@ -76,16 +79,16 @@ class Ear(Protocol):
 
 
 class Transport(Protocol):
-    """How requests travel; one colour."""
+    """Carrier of requests, for one API."""
 
     suspends: bool
 
     def send(self, request: Any, budget: float) -> Any:
-        """The reply, or if this colour ``suspends``, what to await for it."""
+        """Return the reply, or an awaitable of it if the transport ``suspends``."""
 
     def now(self) -> float: ...
 
     async def pause(self, attempt: int) -> None:
-        """Others were faster, so many times: a short rest, at random."""
+        """Back off for a short random time after losing a race ``attempt`` times."""
 
     def close(self) -> None: ...

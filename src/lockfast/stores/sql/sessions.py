@@ -1,7 +1,7 @@
-"""The user's own connection, in either colour: found inside SQLAlchemy, and spoken to.
+"""Statements in the user's own transaction, on a driver's or SQLAlchemy's connection of either API.
 
-What is asked here is asked in the user's transaction. Statements carry no parameters: what is put
-into them are numbers and hexadecimal digits that we wrote.
+Statements carry no parameters: the only values formatted into them are numbers and hexadecimal
+digits that lockfast produced.
 """
 
 from __future__ import annotations
@@ -12,26 +12,32 @@ from typing import Any, Never
 from lockfast.errors import ConfigurationError
 
 
-async def done(value: Any) -> Any:
-    """What a driver of either colour returned: the value, or what to await for it."""
+async def awaited(value: Any) -> Any:
+    """Return the result of a driver's call: the value itself, or its awaited result."""
     return await value if inspect.isawaitable(value) else value
 
 
 async def unwrapped(connection: Any) -> Any:
-    """The driver's connection. A SQLAlchemy connection or session is one, inside; if it has begun
-    nothing yet it begins now, so that its ``commit`` knows that there is something to commit."""
+    """Return the driver's connection, also from inside a SQLAlchemy connection or session.
+
+    A SQLAlchemy connection without a transaction begins one now: otherwise its ``commit`` would not
+    know that there is something to commit.
+    """
     kinds = type(connection).__mro__
     if not any(kind.__module__.split(".")[0] == "sqlalchemy" for kind in kinds):
         return connection
     names = {kind.__name__ for kind in kinds}
     if names & {"Session", "AsyncSession", "scoped_session", "async_scoped_session"}:
-        connection = await done(connection.connection())
+        connection = await awaited(connection.connection())
     elif hasattr(connection, "driver_connection"):
         return connection.driver_connection
     elif not names & {"Connection", "AsyncConnection"}:
-        refuse(connection, "an engine has many connections: give the one with your transaction")
+        refuse(
+            connection,
+            "an engine has many connections: pass the one that has your transaction open",
+        )
     if not connection.in_transaction():
-        await done(connection.begin())
+        await awaited(connection.begin())
     if hasattr(connection, "get_raw_connection"):
         return (await connection.get_raw_connection()).driver_connection
     return connection.connection.driver_connection
@@ -46,18 +52,18 @@ def refuse(connection: object, why: str) -> Never:
 
 
 class Statements:
-    """Statement after statement on a connection, with cursors of our own: the user's may have rows
-    that nobody has fetched yet."""
+    """Executor of statements on a connection, each on a cursor of its own: the user's cursors may
+    have rows that were not fetched yet."""
 
     def __init__(self, connection: Any, **cursor: Any) -> None:
         self.connection = connection
         self._cursor = cursor
 
-    async def ask(self, sql: str) -> list[Any]:
-        """Its rows. Errors are the driver's."""
+    async def execute(self, sql: str) -> list[Any]:
+        """Return the rows. Errors are the driver's."""
         cursor = self.connection.cursor(**self._cursor)
         try:
-            await done(cursor.execute(sql))
-            return list(await done(cursor.fetchall())) if cursor.description else []
+            await awaited(cursor.execute(sql))
+            return list(await awaited(cursor.fetchall())) if cursor.description else []
         finally:
-            await done(cursor.close())
+            await awaited(cursor.close())

@@ -1,7 +1,7 @@
-"""How asyncio speaks to a database: a few connections that all tasks of a loop share.
+"""Transport of the async API: a few connections that all tasks of a loop share.
 
-The same as `pool`, with tasks in the place of threads: one connection carries one statement at a
-time, who finds none free waits for its turn, and nothing of a step stays in a connection.
+The counterpart of `threads`: one connection carries one request at a time, a task that finds none
+free waits for one, and no state of a step stays in a connection.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from typing import Any, Protocol
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.sql.errors import Again, NoTables
+from lockfast.stores.sql.errors import NoTables, Retry
 from lockfast.stores.sql.threads import (
     CONNECTING,
-    FURNISHING,
+    CREATING_TABLES,
     IDLE,
     LEAST,
-    LOOK_AFTER,
-    MOST_LINKS,
-    breath,
+    MOST_CONNECTIONS,
+    PROBE_AFTER,
+    backoff,
 )
 
 
-class TaskLink(Protocol):
-    """A connection of a dialect, of one loop."""
+class TaskConnection(Protocol):
+    """A dialect's connection, bound to one event loop."""
 
     used: float
     broken: bool
 
-    async def ask(self, request: Any, budget: float) -> Any: ...
+    async def execute(self, request: Any, budget: float) -> Any: ...
 
-    async def furnish(self, budget: float) -> None: ...
+    async def create_tables(self, budget: float) -> None: ...
 
     def is_stale(self) -> bool: ...
 
     def close(self) -> None:
-        """At once, also if the loop is closed already."""
+        """Close immediately, even if the loop is closed already."""
 
     def after_fork_in_child(self) -> None: ...
 
 
 class LoopPool:
-    """The connections of one loop. They end with it: see `until_the_loop_ends`."""
+    """The connections of one loop. They end with it: see `_until_the_loop_ends`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.room = asyncio.Semaphore(MOST_LINKS)
+        self.permits = asyncio.Semaphore(MOST_CONNECTIONS)
         self.free: list[Any] = []
         self.all: set[Any] = set()
         self.closed = False
@@ -57,21 +57,22 @@ class LoopPool:
         await anext(self._end_of_loop)
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
-        """A loop closes its asynchronous generators before it ends: the only news of its end."""
+        """Close the pool with the loop: a loop closes its async generators before it ends, which is
+        the only notification of its end."""
         try:
             yield
         finally:
             self.close()
 
-    def drop(self, link: Any) -> None:
-        self.all.discard(link)
-        link.close()
+    def discard(self, connection: Any) -> None:
+        self.all.discard(connection)
+        connection.close()
 
     def close(self) -> None:
         self.closed = True
         self.free.clear()
-        for link in list(self.all):
-            self.drop(link)
+        for connection in list(self.all):
+            self.discard(connection)
 
 
 class TaskTransport:
@@ -84,19 +85,19 @@ class TaskTransport:
         self._pool: LoopPool | None = None
 
     async def send(self, request: Any, budget: float) -> Any:
-        """What is under way is waited for, although we are cancelled: whoever was cancelled leaves
-        next, on another connection, and must not be faster than what it gives up."""
-        asking = asyncio.ensure_future(self._persist(request, budget))
+        """Return the reply. On cancellation, wait until the request is finished: the cancelled
+        waiter leaves the queue next, on another connection, and must not overtake its own claim."""
+        executing = asyncio.ensure_future(self._persist(request, budget))
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(executing)
         except asyncio.CancelledError:
-            while not asking.done():
+            while not executing.done():
                 try:
-                    await asyncio.wait({asking})
+                    await asyncio.wait({executing})
                 except asyncio.CancelledError:
-                    continue  # the first is on its way up already
-            if not asking.cancelled():
-                asking.exception()  # seen
+                    continue  # the first cancellation is raised below
+            if not executing.cancelled():
+                executing.exception()  # retrieved, so asyncio does not report it
             raise
 
     async def _persist(self, request: Any, budget: float) -> Any:
@@ -105,49 +106,53 @@ class TaskTransport:
         while True:
             try:
                 return await self._once(request, until)
-            except Again as why:
+            except Retry as why:
                 attempt += 1
                 if clock.now() >= until:
-                    raise BackendError(f"{self._where}: {why}, again and again") from None
-                await asyncio.sleep(breath(attempt))
+                    raise BackendError(
+                        f"{self._where}: {why}, on every attempt ({attempt}) within the budget"
+                    ) from None
+                await asyncio.sleep(backoff(attempt))
 
     async def _once(self, request: Any, until: float) -> Any:
         pool = await self._of_this_loop()
         try:
             async with asyncio.timeout(max(until - clock.now(), 0.0)):
-                await pool.room.acquire()
+                await pool.permits.acquire()
         except TimeoutError:
-            raise BackendError(f"{self._where}: all {MOST_LINKS} connections stayed busy") from None
-        link = None
+            raise BackendError(
+                f"{self._where}: all {MOST_CONNECTIONS} connections stayed busy"
+            ) from None
+        connection = None
         try:
-            link = await self._ready(pool, until)
-            link.used = clock.now()
+            connection = await self._ready(pool, until)
+            connection.used = clock.now()
             try:
-                return await link.ask(request, max(until - clock.now(), LEAST))
+                return await connection.execute(request, max(until - clock.now(), LEAST))
             except NoTables:
-                await link.furnish(FURNISHING)
-                return await link.ask(request, max(until - clock.now(), CONNECTING))
+                await connection.create_tables(CREATING_TABLES)
+                return await connection.execute(request, max(until - clock.now(), CONNECTING))
         except NoTables:
             raise BackendError(
-                f"{self._where}: its tables are gone as soon as they are made"
+                f"{self._where}: its tables disappeared right after they were created"
             ) from None
         except BaseException as error:
-            if link is not None and not isinstance(error, BackendError | Again):
-                link.broken = True  # cancelled: an answer may still come
+            if connection is not None and not isinstance(error, BackendError | Retry):
+                connection.broken = True  # cancelled: the reply may still arrive
             raise
         finally:
-            if link is not None:
-                if link.broken or pool.closed:
-                    pool.drop(link)
+            if connection is not None:
+                if connection.broken or pool.closed:
+                    pool.discard(connection)
                 else:
-                    pool.free.append(link)
-            pool.room.release()
+                    pool.free.append(connection)
+            pool.permits.release()
 
     async def _of_this_loop(self) -> LoopPool:
         pool = self._pool
         if pool is None or pool.closed or pool.loop is not asyncio.get_running_loop():
             if pool is not None:
-                pool.close()  # its loop is over, or another thread's: it opens another
+                pool.close()  # its loop has ended, or runs in another thread: open a new pool
             pool = self._pool = LoopPool()
             await pool.live()
         return pool
@@ -155,20 +160,20 @@ class TaskTransport:
     async def _ready(self, pool: LoopPool, until: float) -> Any:
         now = clock.now()
         while pool.free:
-            link = pool.free.pop()
-            idle = now - link.used
-            if idle <= LOOK_AFTER or not (idle > IDLE or link.is_stale()):
-                return link
-            pool.drop(link)
-        link = await self._connect(max(until - now, CONNECTING))
-        pool.all.add(link)
-        return link
+            connection = pool.free.pop()
+            idle = now - connection.used
+            if idle <= PROBE_AFTER or not (idle > IDLE or connection.is_stale()):
+                return connection
+            pool.discard(connection)
+        connection = await self._connect(max(until - now, CONNECTING))
+        pool.all.add(connection)
+        return connection
 
     async def pause(self, attempt: int) -> None:
-        await asyncio.sleep(breath(attempt))
+        await asyncio.sleep(backoff(attempt))
 
     def close(self) -> None:
-        """Close what is open. The loop may be gone already."""
+        """Close all connections. The loop may have ended already."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
@@ -177,5 +182,5 @@ class TaskTransport:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.closed = True
-            for link in pool.all:
-                link.after_fork_in_child()
+            for connection in pool.all:
+                connection.after_fork_in_child()

@@ -1,11 +1,11 @@
-"""How threads speak to a database: a few connections that they share, however many they are.
+"""Transport of the sync API: a few connections that all threads of a client share.
 
-A thread takes a connection for one statement and puts it back, so nothing of a step stays in it.
-The one that was used last is taken first, so those that are not needed grow idle, and are closed.
-Connections are our own, never those of the user's pool.
+A thread takes a connection for one request and puts it back, so no state of a step stays in it. The
+connection used last is taken first, so surplus ones become idle and are closed. Connections belong
+to lockfast, never to the user's pool.
 
-What asking again cures (a deadlock, tables that are not made yet) is asked again here, inside the
-budget.
+Requests that fail for a passing reason (a deadlock, tables that do not exist yet) are retried here,
+within the budget.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any, Protocol
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.sql.errors import Again, NoTables
+from lockfast.stores.sql.errors import NoTables, Retry
 
-MOST_LINKS = 8  # a database's connections are dear; a statement takes less than a millisecond
-LOOK_AFTER = 0.05  # a connection that was not used for so long is looked at: it may be closed
+MOST_CONNECTIONS = 8  # they are expensive for a database; a statement takes < 1 ms
+PROBE_AFTER = 0.05  # a connection idle for longer is probed: the server may have closed it
 IDLE = 60.0
-# A new connection costs a server more than a statement does, and a short lease has a small budget:
-# connecting has so long, at least, and the statement that it was made for so long.
+# Connecting costs a server more than a statement does, and a short lease has a small budget: so
+# connecting gets at least CONNECTING seconds, and the first statement on it at least LEAST.
 CONNECTING, LEAST = 0.5, 0.05
-# Making the tables, once in the life of a database, may take longer than a budget allows.
-FURNISHING = 5.0
+# Creating the tables, once in the life of a database, may take longer than a budget allows.
+CREATING_TABLES = 5.0
 
 
-class Link(Protocol):
-    """A connection of a dialect, blocking."""
+class Connection(Protocol):
+    """A dialect's blocking connection."""
 
     used: float
     broken: bool
 
-    def ask(self, request: Any, budget: float) -> Any: ...
+    def execute(self, request: Any, budget: float) -> Any: ...
 
-    def furnish(self, budget: float) -> None:
-        """Make the tables."""
+    def create_tables(self, budget: float) -> None:
+        """Create the tables."""
 
     def is_stale(self) -> bool: ...
 
@@ -57,7 +57,7 @@ class BlockingTransport:
         self._where = where
         self._free: list[Any] = []
         self._all: set[Any] = set()
-        self._room = _rooms()
+        self._permits = _new_permits()
         self._generation = 0
 
     def send(self, request: Any, budget: float) -> Any:
@@ -66,101 +66,106 @@ class BlockingTransport:
         while True:
             try:
                 return self._once(request, until)
-            except Again as why:
+            except Retry as why:
                 attempt += 1
                 if clock.now() >= until:
-                    raise BackendError(f"{self._where}: {why}, again and again") from None
-                time.sleep(breath(attempt))
+                    raise BackendError(
+                        f"{self._where}: {why}, on every attempt ({attempt}) within the budget"
+                    ) from None
+                time.sleep(backoff(attempt))
 
     def _once(self, request: Any, until: float) -> Any:
-        room, generation = self._room, self._generation
+        permits, generation = self._permits, self._generation
         try:
-            room.get(timeout=max(until - clock.now(), 0.0))
+            permits.get(timeout=max(until - clock.now(), 0.0))
         except queue.Empty:
-            raise BackendError(f"{self._where}: all {MOST_LINKS} connections stayed busy") from None
-        link = None
+            raise BackendError(
+                f"{self._where}: all {MOST_CONNECTIONS} connections stayed busy"
+            ) from None
+        connection = None
         try:
-            link = self._ready(until)
-            link.used = now = clock.now()
+            connection = self._ready(until)
+            connection.used = now = clock.now()
             try:
-                return link.ask(request, max(until - now, LEAST))
+                return connection.execute(request, max(until - now, LEAST))
             except NoTables:
-                link.furnish(FURNISHING)
-                return link.ask(request, max(until - clock.now(), CONNECTING))
+                connection.create_tables(CREATING_TABLES)
+                return connection.execute(request, max(until - clock.now(), CONNECTING))
         except NoTables:
             raise BackendError(
-                f"{self._where}: its tables are gone as soon as they are made"
+                f"{self._where}: its tables disappeared right after they were created"
             ) from None
         except BaseException as error:
-            if link is not None and not isinstance(error, BackendError | Again):
-                link.broken = True  # interrupted: an answer may still come
+            if connection is not None and not isinstance(error, BackendError | Retry):
+                connection.broken = True  # interrupted: the reply may still arrive
             raise
         finally:
-            if link is not None:
-                if link.broken or generation != self._generation:
-                    self._drop(link)
+            if connection is not None:
+                if connection.broken or generation != self._generation:
+                    self._discard(connection)
                 else:
-                    self._free.append(link)
-            room.put(None)
+                    self._free.append(connection)
+            permits.put(None)
 
     def _ready(self, until: float) -> Any:
         now = clock.now()
         while self._free:
             try:
-                link = self._free.pop()
+                connection = self._free.pop()
             except IndexError:
                 break
-            if now - link.used <= LOOK_AFTER:
+            if now - connection.used <= PROBE_AFTER:
                 self._close_one_that_is_idle(now)
-                return link
-            if now - link.used <= IDLE and not link.is_stale():
-                return link
-            self._drop(link)
-        link = self._connect(max(until - now, CONNECTING))
-        self._all.add(link)
-        return link
+                return connection
+            if now - connection.used <= IDLE and not connection.is_stale():
+                return connection
+            self._discard(connection)
+        connection = self._connect(max(until - now, CONNECTING))
+        self._all.add(connection)
+        return connection
 
     def _close_one_that_is_idle(self, now: float) -> None:
         try:
             if self._free and now - self._free[0].used > IDLE:
-                self._drop(self._free.pop(0))
+                self._discard(self._free.pop(0))
         except IndexError:
-            pass  # another thread was faster
+            pass  # another thread took it
 
-    def _drop(self, link: Any) -> None:
-        self._all.discard(link)
-        link.close()
+    def _discard(self, connection: Any) -> None:
+        self._all.discard(connection)
+        connection.close()
 
     async def pause(self, attempt: int) -> None:
-        time.sleep(breath(attempt))
+        time.sleep(backoff(attempt))
 
     def close(self) -> None:
-        """Close what is free; what is in use is closed by who uses it. Who goes on connects
-        again."""
+        """Close the free connections. A connection in use is closed by its user when it is put
+        back. Later requests connect again."""
         self._generation += 1
         while self._free:
             try:
-                self._drop(self._free.pop())
+                self._discard(self._free.pop())
             except IndexError:
                 return
 
     def after_fork_in_child(self) -> None:
-        self._room = _rooms()
+        self._permits = _new_permits()
         self._generation += 1
         self._free.clear()
-        links, self._all = list(self._all), set()
-        for link in links:
-            link.after_fork_in_child()
+        connections, self._all = list(self._all), set()
+        for connection in connections:
+            connection.after_fork_in_child()
 
 
-def _rooms() -> queue.SimpleQueue[None]:
-    """So many may have a connection. (A semaphore would do; this one is written in C.)"""
-    rooms: queue.SimpleQueue[None] = queue.SimpleQueue()
-    for _ in range(MOST_LINKS):
-        rooms.put(None)
-    return rooms
+def _new_permits() -> queue.SimpleQueue[None]:
+    """Return one permit per connection. (A semaphore would do; this queue is written in C.)"""
+    permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+    for _ in range(MOST_CONNECTIONS):
+        permits.put(None)
+    return permits
 
 
-def breath(attempt: int) -> float:
-    """How long to rest after so many attempts: at random, growing, short, and at first not."""
+def backoff(attempt: int) -> float:
+    """Return a random pause in seconds: 0 after the first attempt, then growing to at most 20
+    ms."""
     return random.random() * min(0.0002 * (2.0 ** min(attempt, 9) - 2.0), 0.02)

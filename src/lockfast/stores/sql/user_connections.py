@@ -1,13 +1,14 @@
-"""Connections that a user's own function makes, or a user's engine of SQLAlchemy.
+"""Connections made by a user's function or by a user's SQLAlchemy engine.
 
-Each one that it makes is ours from then on: we set it up, keep it and close it. None is ever taken
-out of the user's pool, where it would be missed, and where it might wait for those who wait for us.
-So the user's autocommit, isolation level and pool size do not matter.
+A connection made this way belongs to lockfast from then on, which sets it up, keeps it and closes
+it. None is taken out of the user's pool: the pool would be short of it, and a request might wait
+for a pool whose connections are held by callers that wait for the lock. So the user's autocommit,
+isolation level and pool size do not matter.
 
-Both colours are needed from one: the keeper of an asyncio client is a thread. What a coroutine
-makes is made in a thread, in a loop of its own, where a thread needs it; what a function makes, in
-a thread, where a task needs it. Whether the driver's object can then be used in the other colour,
-or only tells how to connect, the dialect knows.
+Both APIs need connections from one maker, because the keeper of an asyncio client is a thread. For
+a thread, a coroutine function runs in a loop of its own, in a separate thread; for a task, a plain
+function runs in an executor thread. The dialect decides whether the driver's connection can then be
+used by the other API, or only provides the connection parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from lockfast.errors import BackendError, ConfigurationError
 
-# By the library of a connection: its dialect.
+# The dialect by the library of a connection.
 DRIVERS = {"psycopg": "postgresql", "pymysql": "mysql", "asyncmy": "mysql"}
 ENGINES = {
     ("postgresql", "psycopg"): "postgresql",
@@ -31,15 +32,15 @@ ENGINES = {
     ("mariadb", "pymysql"): "mysql",
     ("mariadb", "asyncmy"): "mysql",
 }
-# How long a coroutine may take to make one, at least, and how long it may be looked at then.
-MAKING, LOOKING = 2.0, 0.5
-PATIENCE = 10.0  # for the first connection, which tells what it leads to
+# The least time that a coroutine has to connect, and that the check of its connection has.
+LEAST_CONNECTING, LEAST_CHECKING = 2.0, 0.5
+FIRST_BUDGET = 10.0  # for the first connection, which shows the dialect and the server
 
 Then = Callable[[Any], Awaitable[Any]]
 
 
-class Given:
-    """Makes connections. ``dialect`` is "postgresql" or "mysql"."""
+class UserConnections:
+    """Maker of connections. ``dialect`` is "postgresql" or "mysql"."""
 
     def __init__(self, make: Callable[[], Any], dialect: str, where: str) -> None:
         self._make = make
@@ -47,23 +48,25 @@ class Given:
         self.where = where
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def blocking(self, budget: float, then: Then | None = None) -> Any:
-        """A new connection, in this thread. ``then`` is done to what a coroutine makes, in its
-        loop."""
+    def connect(self, budget: float, then: Then | None = None) -> Any:
+        """Return a new connection, for this thread. ``then`` is applied to a connection that a
+        coroutine made, in its loop."""
         try:
             made = self._make()
             if inspect.isawaitable(made):
-                return _elsewhere(self._both(made, then), max(budget, MAKING))
+                return _run_in_thread(
+                    self._connect_and_then(made, then), max(budget, LEAST_CONNECTING)
+                )
             return self._new(made)
         except Exception as error:
             raise self._failed(error) from error
 
-    async def _both(self, made: Awaitable[Any], then: Then | None) -> Any:
+    async def _connect_and_then(self, made: Awaitable[Any], then: Then | None) -> Any:
         connection = self._new(await made)
         return connection if then is None else await then(connection)
 
-    async def here(self) -> Any:
-        """A new connection, made in this loop, or in a thread if it is made by blocking."""
+    async def connect_in_loop(self) -> Any:
+        """Return a new connection, made in this loop, or in a thread if making it blocks."""
         try:
             made = await asyncio.get_running_loop().run_in_executor(None, self._make)
             return self._new(await made if inspect.isawaitable(made) else made)
@@ -71,28 +74,28 @@ class Given:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> Exception:
-        """Whatever a user's function raises."""
+        """Map an exception of the user's function."""
         if isinstance(error, BackendError | ConfigurationError):
             return error
-        return self.explain(error) or BackendError(f"{self.where}: no connection: {error}")
+        return self.explain(error) or BackendError(f"{self.where}: connecting failed: {error}")
 
     def explain(self, error: Exception) -> Exception | None:
-        """What a driver's error means, if the dialect knows."""
+        """Map a driver's error, if the dialect can."""
         return None
 
     def _new(self, made: Any) -> Any:
-        _what(made)
+        _identify(made)
         if made in self._known:
             raise ConfigurationError(
-                "the function that makes connections gave the same one twice: each must be new, "
-                "because they are used at the same time, and closed by us"
+                "your function returned the same connection twice: each must be new, because "
+                "lockfast uses them at the same time and closes them"
             )
         self._known.add(made)
         return made
 
 
-def _elsewhere(work: Any, budget: float) -> Any:
-    """Run it in a loop of its own; this thread may be running one already."""
+def _run_in_thread(work: Any, budget: float) -> Any:
+    """Run a coroutine in a new loop in a new thread; this thread may be running a loop already."""
     outcome: list[Any] = []
 
     async def limited() -> Any:
@@ -102,7 +105,7 @@ def _elsewhere(work: Any, budget: float) -> Any:
     def run() -> None:
         try:
             outcome.append((asyncio.run(limited()), None))
-        except BaseException as error:  # it is raised below, in the thread that asked
+        except BaseException as error:  # raised below, in the calling thread
             outcome.append((None, error))
 
     thread = threading.Thread(target=run, name="lockfast-connect", daemon=True)
@@ -110,22 +113,25 @@ def _elsewhere(work: Any, budget: float) -> Any:
     thread.join()
     made, error = outcome[0]
     if isinstance(error, TimeoutError):
-        raise BackendError(f"your connection was not made within {budget:.3g} s") from None
+        raise BackendError(
+            f"your function did not make a connection within {budget:.3g} s"
+        ) from None
     if error is not None:
         raise error
     return made
 
 
-# ---- an engine ---------------------------------------------------------------------------------
+# ---- engines -----------------------------------------------------------------------------------
 
 
-def of_engine(engine: Any) -> Given:
-    """An `Engine` or `AsyncEngine`: its URL, its ``connect_args``, its ``creator``, its events."""
+def of_engine(engine: Any) -> UserConnections:
+    """Make connections as an `Engine` or `AsyncEngine` does: its URL, ``connect_args``, ``creator``
+    and events count."""
     dialect = ENGINES.get((engine.dialect.name, engine.dialect.driver))
     if dialect is None:
         raise ConfigurationError(
-            f"an engine of {engine.dialect.name}+{engine.dialect.driver} is not understood: there "
-            "are postgresql+psycopg, mysql+pymysql and mysql+asyncmy. Or give a URL"
+            f"an engine of {engine.dialect.name}+{engine.dialect.driver} is not supported: use "
+            "postgresql+psycopg, mysql+pymysql or mysql+asyncmy, or pass a URL"
         )
     url = engine.url
     where = f"{engine.dialect.name} at {url.host or 'localhost'}"
@@ -134,8 +140,8 @@ def of_engine(engine: Any) -> Given:
     pool = getattr(engine, "sync_engine", engine).pool
 
     def detached() -> Any:
-        # A pool of its own, like the engine's, for this one connection: a queue of asyncio belongs
-        # to one loop.
+        # A pool of its own, configured like the engine's, for this one connection: the engine's
+        # asyncio pool belongs to one loop.
         connection = pool.recreate().connect()
         driver = connection.driver_connection
         connection.detach()
@@ -144,52 +150,54 @@ def of_engine(engine: Any) -> Given:
     if engine.dialect.is_async:
         from sqlalchemy.util import greenlet_spawn
 
-        return Given(lambda: greenlet_spawn(detached), dialect, where)
-    return Given(detached, dialect, where)
+        return UserConnections(lambda: greenlet_spawn(detached), dialect, where)
+    return UserConnections(detached, dialect, where)
 
 
-# ---- a function --------------------------------------------------------------------------------
+# ---- functions ---------------------------------------------------------------------------------
 
 
-def of_function(make: Callable[[], Any]) -> Given:
-    """A function without arguments that makes a connection, or a coroutine function. It is called
-    once now, to see what it leads to."""
-    found = Given(make, "", "your function").blocking(PATIENCE, _looked)
+def of_function(make: Callable[[], Any]) -> UserConnections:
+    """Make connections with a function or coroutine function without arguments. It is called once
+    now, to find out the dialect and the server."""
+    found = UserConnections(make, "", "your function").connect(FIRST_BUDGET, _identify_and_close)
     if not isinstance(found, tuple):
-        made, found = found, _what(found)
+        made, found = found, _identify(found)
         made.close()
-    return Given(make, *found)
+    return UserConnections(make, *found)
 
 
-async def _looked(made: Any) -> tuple[str, str]:
-    found = _what(made)
+async def _identify_and_close(made: Any) -> tuple[str, str]:
+    found = _identify(made)
     closing = made.close()
     if inspect.isawaitable(closing):
         await closing
     return found
 
 
-def _what(made: Any) -> tuple[str, str]:
-    """Which dialect, and where."""
+def _identify(made: Any) -> tuple[str, str]:
+    """Return the dialect and the address of a connection."""
     libraries = [kind.__module__.split(".")[0] for kind in type(made).__mro__]
     library = next((name for name in libraries if name in DRIVERS), None)
     if library is None:
         if hasattr(made, "close"):
-            made.close()  # back to its pool, for instance
-        hint = ": give the engine itself" if "sqlalchemy" in libraries else ""
+            made.close()  # returns it to its pool, for instance
+        hint = ": pass the engine itself" if "sqlalchemy" in libraries else ""
         raise ConfigurationError(
-            f"your function made {type(made).__module__}.{type(made).__qualname__}, which is no "
-            f"connection of {', '.join(DRIVERS)}{hint}"
+            f"your function returned {type(made).__module__}.{type(made).__qualname__}, which is "
+            f"not a connection of {', '.join(DRIVERS)}{hint}"
         )
     if getattr(made, "_pool", None) is not None:
         raise ConfigurationError(
-            "your function gives a connection of a pool, which would miss it: give one that makes "
-            "new connections, which we keep and close"
+            "your function returns a connection of a pool, which would be short of it: pass a "
+            "function that makes new connections, which lockfast keeps and closes"
         )
     if library == "psycopg":
         info = made.info
         return "postgresql", f"postgresql at {info.host or 'localhost'}:{info.port}/{info.dbname}"
-    line = "_" if library == "asyncmy" else ""
-    host, port, name = (getattr(made, f"{line}{word}") for word in ("host", "port", "db"))
+    prefix = "_" if library == "asyncmy" else ""
+    host, port, name = (
+        getattr(made, f"{prefix}{attribute}") for attribute in ("host", "port", "db")
+    )
     name = name.decode() if isinstance(name, bytes) else name
     return "mysql", f"mysql at {host}:{port}/{name}"

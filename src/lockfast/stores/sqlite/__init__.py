@@ -1,1 +1,1 @@
-"""The embedded store: one SQLite file that all processes of one host share. No server."""
+"""The SQLite store: one file that all processes of a host share, without a server."""

@@ -1,8 +1,8 @@
-"""The verbs on the SQLite store: each is the law of slots on one name inside one transaction.
+"""The verbs on the SQLite store: each applies the law of slots to one name in one transaction.
 
-The decisions are `core.law`'s, the rows are `book`'s, the transaction is the transport's. What is
-said here is only which belongs to which, and that bells are rung after the commit, never before: a
-bell for a grant that was rolled back would be believed.
+`core.law` decides, `book` reads and writes the rows, the transport runs the transaction. This
+module connects the three, and sends wake-ups after the commit, never before: a waiter would trust
+a wake-up with a grant that was rolled back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockfast.stores.sqlite.book import (
     RELEASE_UNCONTENDED,
     Rows,
     SqlBook,
-    extend_together,
+    extend_batch,
 )
 from lockfast.stores.sqlite.fences import FenceClock
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 CAPABILITIES = Capabilities(
     store="sqlite", across="host", survives_restart=True, frees_dead_process=True
 )
-MOST_CROWDED = 1000
-_granted: Callable[[tuple[int, float]], Granted] = partial(tuple.__new__, Granted)  # it is hot
+MAX_CONTENDED = 1000
+_granted: Callable[[tuple[int, float]], Granted] = partial(tuple.__new__, Granted)  # a hot path
 NAMES = """
     SELECT name FROM (SELECT name, ends FROM holds UNION ALL SELECT name, ends FROM waiters)
     WHERE ends > ?1 AND substr(name, 1, length(?2)) = ?2 GROUP BY name ORDER BY name
@@ -42,12 +42,12 @@ class Transport(Protocol):
 
     async def step(self, work: Callable[[Any], T], budget: float) -> T: ...
 
-    async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int: ...
+    async def execute(self, statement: str, arguments: tuple[Any, ...], budget: float) -> int: ...
 
-    def alone_now(self, statement: str, said: tuple[Any, ...]) -> int: ...
+    def execute_now(self, statement: str, arguments: tuple[Any, ...]) -> int: ...
 
 
-class Ear(Protocol):
+class Listener(Protocol):
     async def listen(self, timeout: float | None) -> None: ...
 
     def interrupt(self) -> None: ...
@@ -56,6 +56,8 @@ class Ear(Protocol):
 
 
 class PeerRegistry(Protocol):
+    """The part of `peers.Peers` that the backend needs."""
+
     def wake_address(self) -> str: ...
 
     def is_dead(self, wake_address: str) -> bool: ...
@@ -68,51 +70,54 @@ class PeerRegistry(Protocol):
 
     def unwatch(self, claim_id: str) -> None: ...
 
-    def attend(self, claim_id: str, wake_addresses: frozenset[str]) -> None: ...
+    def watch_processes(self, claim_id: str, wake_addresses: frozenset[str]) -> None: ...
 
 
 class SqliteBackend:
-    """One store, one colour (the transport's). Clocks are given, so that nobody needs two."""
+    """The backend of one store for one API, which the transport determines.
+
+    ``clock`` and ``wall`` are parameters, so that tests can control the time.
+    """
 
     def __init__(
         self,
         transport: Transport,
-        ear: Ear,
+        listener: Listener,
         peers: PeerRegistry,
         clock: Callable[[], float],
         wall: Callable[[], float],
         close: Callable[[], None],
     ) -> None:
         self._transport = transport
-        self._ear = ear
+        self._listener = listener
         self._peers = peers
         self._clock = clock
         self._wall = wall
         self._close = close
-        self._crowded: dict[str, None] = {}
-        self.listen = ear.listen
-        self.interrupt = ear.interrupt
+        self._contended: dict[str, None] = {}
+        self.listen = listener.listen
+        self.interrupt = listener.interrupt
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    async def _step(self, name: str, budget: float, verb: Callable[..., T], *said: Any) -> T:
+    async def _step(self, name: str, budget: float, verb: Callable[..., T], *arguments: Any) -> T:
         def work(rows: Rows) -> tuple[T, SqlBook]:
             book = self._book(rows, name, self._clock(), self._wall())
-            answer = verb(book, *said)
-            if isinstance(answer, Busy) and said[0].wait:
-                book.look_ahead(said[0].id)
+            answer = verb(book, *arguments)
+            if isinstance(answer, Busy) and arguments[0].wait:
+                book.note_blockers(arguments[0].id)
             return answer, book
 
         answer, book = await self._transport.step(work, budget)
         self._after(book)
-        if book.anybody_waits is not None:
-            self._crowds(name, book.anybody_waits)
+        if book.has_waiters is not None:
+            self._mark_contended(name, book.has_waiters)
         return answer
 
     def _book(self, rows: Rows, name: str, now: float, wall: float) -> SqlBook:
-        # Our home is made when the file is open and known to be ours, not before.
+        # The wake address is created once the file is open and known to be ours, not earlier.
         peers = self._peers
         return SqlBook(
             rows,
@@ -125,43 +130,43 @@ class SqliteBackend:
         )
 
     def _after(self, book: SqlBook) -> None:
-        """It is committed: ring, take away the files of those we buried, and watch those whose
-        death would be our turn."""
+        """After the commit: wake waiters, remove the files of dead peers, and watch the processes
+        whose death would free the name for our waiter."""
         for row, grant in book.woken:
             self._peers.wake(row.wake_address, row.id, grant)
-        if book.buried:
-            self._peers.remove(book.buried)
-        if book.in_the_way:
-            self._peers.attend(*book.in_the_way)
+        if book.dead_peers:
+            self._peers.remove(book.dead_peers)
+        if book.blockers:
+            self._peers.watch_processes(*book.blockers)
 
-    def _crowds(self, name: str, crowded: bool) -> None:
-        """Where others wait, the statements for a lock that is alone would be tried in vain."""
-        if not crowded:
-            self._crowded.pop(name, None)
-        elif name not in self._crowded:
-            if len(self._crowded) >= MOST_CROWDED:
-                self._crowded.pop(next(iter(self._crowded)), None)
-            self._crowded[name] = None
+    def _mark_contended(self, name: str, contended: bool) -> None:
+        """Remember whether the name has waiters: there the single-statement path would fail."""
+        if not contended:
+            self._contended.pop(name, None)
+        elif name not in self._contended:
+            if len(self._contended) >= MAX_CONTENDED:
+                self._contended.pop(next(iter(self._contended)), None)
+            self._contended[name] = None
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        said = self._alone(claim)
-        if said and await self._transport.alone(CLAIM_UNCONTENDED, said, budget):
+        arguments = self._uncontended_arguments(claim)
+        if arguments and await self._transport.execute(CLAIM_UNCONTENDED, arguments, budget):
             return Granted(self._transport.fences.last, claim.lease)
         return await self._step(claim.name, budget, law.claim, claim)
 
     def claim_now(self, claim: Claim, budget: float) -> Granted | None:
-        """The same, where the lock is alone; None: ask the long way."""
-        said = self._alone(claim)
-        if said and self._transport.alone_now(CLAIM_UNCONTENDED, said):
+        """Claim an uncontended name in one statement; None: `claim` has to decide."""
+        arguments = self._uncontended_arguments(claim)
+        if arguments and self._transport.execute_now(CLAIM_UNCONTENDED, arguments):
             return Granted(self._transport.fences.last, claim.lease)
         return None
 
-    def _alone(self, claim: Claim) -> tuple[Any, ...]:
-        """What is said where the lock may be alone; nothing where it cannot be."""
+    def _uncontended_arguments(self, claim: Claim) -> tuple[Any, ...]:
+        """The arguments of `CLAIM_UNCONTENDED`; empty if the name cannot be uncontended."""
         name, claim_id, who, lease, slots, take, fair, _, _ = claim
-        if not 0 < take <= slots < LATCH or name in self._crowded:
+        if not 0 < take <= slots < LATCH or name in self._contended:
             return ()
-        if self._transport.fences.near_the_ceiling:
+        if self._transport.fences.ceiling_due:
             return ()
         ends, wake_address = self._clock() + lease, self._peers.wake_address()
         return (name, claim_id, who, take, slots, lease, fair, self._wall(), ends, wake_address)
@@ -182,10 +187,10 @@ class SqliteBackend:
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
-        """All of them in one transaction."""
+        """Renew all claims in one transaction."""
 
         def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]] | None:
-            if 0 not in fences and extend_together(rows, claims, fences, self._clock()):
+            if 0 not in fences and extend_batch(rows, claims, fences, self._clock()):
                 return None
             return self._each(rows, claims, law.renew)
 
@@ -198,14 +203,14 @@ class SqliteBackend:
     def _each(
         self, rows: Rows, claims: Sequence[Claim], verb: Callable[[SqlBook, Claim], T]
     ) -> list[tuple[T, SqlBook]]:
-        """A verb of the law on many names, in one transaction."""
+        """Apply a verb of the law to a batch of claims, in one transaction."""
         now, wall = self._clock(), self._wall()
         done = []
         for claim in claims:
             book = self._book(rows, claim.name, now, wall)
             answer = verb(book, claim)
             if isinstance(answer, Busy) and claim.wait:
-                book.look_ahead(claim.id)
+                book.note_blockers(claim.id)
             done.append((answer, book))
         return done
 
@@ -215,18 +220,18 @@ class SqliteBackend:
         return [answer for answer, _ in done]
 
     async def release(self, claim: Claim, budget: float) -> bool:
-        if claim.name not in self._crowded:
-            said = (claim.name, claim.id, self._clock())
-            if await self._transport.alone(RELEASE_UNCONTENDED, said, budget):
+        if claim.name not in self._contended:
+            arguments = (claim.name, claim.id, self._clock())
+            if await self._transport.execute(RELEASE_UNCONTENDED, arguments, budget):
                 return True
         return await self._step(claim.name, budget, law.release, claim)
 
     def release_now(self, claim: Claim, budget: float) -> bool | None:
-        """The same, where nobody waits; None: ask the long way."""
-        if claim.name in self._crowded:
+        """Release a name without waiters in one statement; None: `release` has to decide."""
+        if claim.name in self._contended:
             return None
-        said = (claim.name, claim.id, self._clock())
-        return self._transport.alone_now(RELEASE_UNCONTENDED, said) > 0 or None
+        arguments = (claim.name, claim.id, self._clock())
+        return self._transport.execute_now(RELEASE_UNCONTENDED, arguments) > 0 or None
 
     async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         def work(rows: Rows) -> list[tuple[bool, SqlBook]]:
@@ -265,5 +270,5 @@ class SqliteBackend:
         return await self._step(name, budget, law.break_hold, fence)
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()
         self._close()

@@ -1,4 +1,4 @@
-"""Is this file fit for locks? Where it lies, and who may touch it."""
+"""Health checks of the SQLite file: its file system, its permissions, and free space."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from lockfast.stores.health_checks import HealthCheck, bad, note, ok, warn
 
 MOUNTS = Path("/proc/self/mountinfo")
-LEAST_ROOM = 16 * 2**20
-# File systems that several hosts share. Their locks on files, and memory that is shared through
-# them, do not do what SQLite relies on; and a lock in one would not reach the other hosts anyway.
+MIN_FREE = 16 * 2**20
+# Network file systems. Their file locks and shared memory do not work as SQLite requires; and a
+# lock on one would not reach the other hosts anyway.
 SHARED = {
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
     "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
@@ -24,25 +24,27 @@ SHARED = {
 
 def health_checks(path: Path) -> Iterator[HealthCheck]:
     yield ok("version", f"SQLite {sqlite3.sqlite_version}")
-    yield judged_place(file_system_of(path, _mounts()))
+    yield check_location(file_system_of(path, _mounts()))
     there = path.stat()
     if there.st_mode & 0o002:
         yield warn(
             "rights",
-            "every user of this host may write to the file, and so break or forge locks",
+            "every user of this host may write to the file, and so can break or forge locks",
             f"chmod o-w {path.name}",
         )
     elif there.st_mode & 0o020:
-        yield note("rights", "its group may write to the file, and so break locks")
+        yield note("rights", "the file's group may write to it, and so can break locks")
     else:
-        yield ok("rights", "its user alone may write to the file")
+        yield ok("rights", "only the file's owner may write to it")
     free = shutil.disk_usage(path.parent).free
-    if free < LEAST_ROOM:
+    if free < MIN_FREE:
         yield bad(
-            "room", f"{free // 1024} KiB are free on its disk: locks cannot be written", "make room"
+            "room",
+            f"{free // 1024} KiB are free on the file's disk: locks cannot be written",
+            "free disk space",
         )
     else:
-        yield ok("room", f"{free // 2**20} MiB are free on its disk")
+        yield ok("room", f"{free // 2**20} MiB are free on the file's disk")
 
 
 def _mounts() -> str:
@@ -53,33 +55,35 @@ def _mounts() -> str:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The kind of file system that holds it, by the lines of /proc/self/mountinfo; '' if they do
-    not tell. The last of several that cover a place is the one that is seen."""
+    """The type of the file system of ``path``, from the lines of /proc/self/mountinfo; '' if
+    unknown. Of two mounts on the same directory the last one counts."""
     best, kind = -1, ""
     for line in mounts.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
         if not dash or len(fields) < 5:
             continue
-        waiter = os.fsencode(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4]))
-        root = Path(os.fsdecode(waiter))
+        mount_point = os.fsencode(
+            re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        )
+        root = Path(os.fsdecode(mount_point))
         if (root == path or root in path.parents) and len(root.parts) >= best:
             best, kind = len(root.parts), right.split(" ")[0]
     return kind
 
 
-def judged_place(kind: str) -> HealthCheck:
+def check_location(kind: str) -> HealthCheck:
     if kind in SHARED:
         return bad(
             "location",
-            f"the file lies on {kind}, a file system that hosts share: locks on it are not safe, "
-            "and do not reach other hosts",
-            "put it on a local disk, or use a server for locks between hosts",
+            f"the file is on {kind}, a network file system: locks on it are not safe, and do not "
+            "reach other hosts",
+            "move it to a local disk, or use a server for locks between hosts",
         )
     if kind.startswith("fuse"):
         return warn(
             "location",
-            f"the file lies on {kind}: whether its locks hold is not known",
-            "put it on a local disk",
+            f"the file is on {kind}: whether file locks are safe there is unknown",
+            "move it to a local disk",
         )
     return ok("location", f"a local file system{f' ({kind})' if kind else ''}")

@@ -1,8 +1,8 @@
-"""Which file, and who may use it: URLs, the default place, and the opened store.
+"""The opened store, its URLs, and the default file.
 
 The default file is the same for every process of one user on one host, whatever its environment: a
-cron job and a shell must meet there. So it depends on the user's number alone, not on $HOME,
-$TMPDIR or $XDG_…, and lies in a folder of its own that nobody else can write to.
+cron job and a shell must share it. So its path depends on the user id alone, not on environment
+variables such as $TMPDIR, and it is in a separate folder that no other user can write to.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from lockfast.stores.wakeup_pipe import WakeupPipe
 DEFAULT_PARENT = Path("/var/tmp")
 
 
-class PipeEar:
-    """The keeper's pause: hears the neighbours' bells, and a pipe with which we wake ourselves."""
+class PipeListener:
+    """The keeper's listener: polls the wake-up socket, watched processes, and an interrupt pipe."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._interrupt = WakeupPipe()
         self.interrupt = self._interrupt.interrupt
-        self.close = self._interrupt.interrupt  # only wake up whoever hears
+        self.close = self._interrupt.interrupt  # only wakes the thread that listens
         self.after_fork_in_child = self._interrupt.after_fork_in_child
 
     async def listen(self, timeout: float | None) -> None:
-        self._peers.listen(*self._interrupt.ready(timeout), self._interrupt.heard)
+        self._peers.listen(*self._interrupt.ready(timeout), self._interrupt.drain)
 
 
 class SqliteStore:
-    """The opened store of one client: its connection, its home, its ears."""
+    """The opened store of one client: its connection, its wake address, and its listeners."""
 
     def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
         prepare()
         try:
             if path.is_dir():
-                raise ConfigurationError(f"{path} names a folder: add a file name to it")
-            path = path.resolve()  # a link to the file is the same store, with the same neighbours
+                raise ConfigurationError(f"{path} names a folder: append a file name")
+            path = path.resolve()  # a symlink to the file is the same store, with the same peers
         except (OSError, RuntimeError) as error:
-            raise ConfigurationError(f"the store {path} is out of reach: {error}") from error
+            raise ConfigurationError(f"the store {path} cannot be accessed: {error}") from error
         self.url = f"sqlite://{path}"
         self._path = path
         self._peers = Peers(path.with_name(path.name + ".d"))
         self._file = File(path, self._peers)
         self._peers.changed = self._interrupt
-        self._ears: list[PipeEar] = []
-        forks.remember(self)
+        self._listeners: list[PipeListener] = []
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> SqliteBackend:
         return self._backend(BlockingTransport(self._file))
@@ -66,22 +66,22 @@ class SqliteStore:
         return self._backend(TaskTransport(self._file))
 
     def _backend(self, transport: Transport) -> SqliteBackend:
-        ear = PipeEar(self._peers)
-        self._ears.append(ear)
-        return SqliteBackend(transport, ear, self._peers, clock.now, clock.wall, self.close)
+        listener = PipeListener(self._peers)
+        self._listeners.append(listener)
+        return SqliteBackend(transport, listener, self._peers, clock.now, clock.wall, self.close)
 
     def _interrupt(self) -> None:
-        for ear in self._ears:
-            ear.interrupt()
+        for listener in self._listeners:
+            listener.interrupt()
 
     def close(self) -> None:
-        """Give up the connection and the home; both come back if somebody goes on."""
+        """Close the connection and unregister; a later call opens both again."""
         self._file.close()
         self._peers.close()
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the file finds."""
-        from lockfast.stores.sqlite.health import health_checks  # only the doctor needs it
+        """Check the file."""
+        from lockfast.stores.sqlite.health import health_checks  # only `doctor` needs it
 
         return health_checks(self._path)
 
@@ -96,23 +96,23 @@ class SqliteStore:
     def after_fork_in_child(self) -> None:
         self._peers.after_fork_in_child()
         self._file.after_fork_in_child()
-        for ear in self._ears:
-            ear.after_fork_in_child()
+        for listener in self._listeners:
+            listener.after_fork_in_child()
 
 
 def open_sqlite(url: str) -> SqliteStore:
-    """``sqlite:///absolute/path/locks.db``."""
+    """Open ``sqlite:///absolute/path/locks.db``."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or parts.query or parts.fragment or not path.startswith("/"):
         raise ConfigurationError(
             f"{url!r}: write sqlite:///absolute/path/locks.db, with three slashes and nothing "
-            "after the path. A relative path would be another lock in every folder"
+            "after the path. A relative path would name another file in every folder"
         )
     if path.endswith("/"):
-        raise ConfigurationError(f"{url!r} names a folder: add a file name, such as locks.db")
+        raise ConfigurationError(f"{url!r} names a folder: append a file name, such as locks.db")
     if path == "/:memory:":
-        raise ConfigurationError("for a store in memory write memory://")
+        raise ConfigurationError(f"{url!r}: for a store in memory use memory://")
     if "\0" in path:
         raise ConfigurationError(f"{url!r} contains NUL")
     return SqliteStore(Path("/" + path.lstrip("/")))
@@ -123,21 +123,21 @@ def default_path() -> Path:
 
 
 def default_store() -> SqliteStore:
-    """The embedded store of this user on this host."""
+    """The default store of this user on this host."""
     path = default_path()
     return SqliteStore(path, lambda: make_private(path.parent))
 
 
 def make_private(folder: Path) -> None:
-    """A folder that is ours alone, or an error: anybody may write where it lies, and could have put
-    a folder or a link of theirs there before us."""
+    """Create a private folder, or raise `ConfigurationError`: its parent is writable by all users,
+    and another user could have put a folder or a symlink there first."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     there = folder.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
         raise ConfigurationError(
-            f"{folder} is not a folder of this user: remove it, or set $LOCKFAST_URL to "
-            "sqlite:///a/path/of/your/own/locks.db"
+            f"{folder} is not a folder owned by this user: remove it, or set $LOCKFAST_URL to "
+            "sqlite:///another/path/locks.db"
         )
     if there.st_mode & 0o077:
         folder.chmod(0o700)

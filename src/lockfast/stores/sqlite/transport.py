@@ -1,21 +1,21 @@
-"""How steps reach the SQLite file: one connection per client, one short write transaction a step.
+"""The connection to the SQLite file: one per client, one short write transaction per step.
 
-What it survives:
+Failures that it survives:
 
-- **SIGKILL at any instant**: the write-ahead log makes a transaction whole or not there.
+- **SIGKILL at any instant**: the write-ahead log makes each transaction atomic.
 - **A reboot**: leases are measured on a clock that starts again, and every holder is dead, so a
-  file of an earlier boot is emptied, all but its fence.
-- **A power cut** may forget the last transactions (synchronous=NORMAL); that is a reboot too, and
-  the fence has the wall clock as its floor.
-- **The file deleted or replaced under us**: noticed at the next step, because the path then leads
-  to another inode; what we held in the old one is lost.
+  file of an earlier boot is emptied except for its fence.
+- **A power cut** may lose the last transactions (synchronous=NORMAL); it is a reboot too, and
+  fences begin at the wall clock or above.
+- **A deleted or replaced file**: detected at the next step, because the path then leads to another
+  inode; holds in the old file are lost.
 - **fork**: the connection is closed before it and opened again after it, on both sides. SQLite's
-  locks belong to a process and are silently dropped in a child; no connection may cross.
-- **Others inside a transaction**: tried again after a short random pause, within the budget.
-  SQLite's own waiting is not used: its pauses are long and unfair.
+  locks belong to a process and silently vanish in a child; no connection may be inherited.
+- **Another process inside a transaction**: the step is retried after a short random pause, within
+  the budget. SQLite's own busy handler is not used: its pauses are long and unfair.
 
-A process that is *stopped* inside a transaction (some 20 µs) blocks the file until it goes on or is
-killed. SQLite offers nothing against that; we end with a `BackendError` that says so.
+A process that is *stopped* inside a transaction (some 20 µs) blocks the file until it continues or
+is killed. SQLite offers no remedy; the step ends with a `BackendError` that names the cause.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ APPLICATION_ID = 0x686F6C64  # "hold"
 VERSION = 1
 FIRST_PAUSE = 0.00005
 LONGEST_PAUSE = 0.004
-LONGEST_PAUSE_OPENING = 0.03  # many come at once when a service starts, and nobody is in a hurry
-SWEEP_EVERY = 1000  # steps; what ran out and is asked for by nobody must not stay for ever
-OPENING = 0.05  # how long to wait for others while opening, which is too much to begin again
-LOOK_EVERY = 0.02  # how often to see whether the path still leads to our file
+LONGEST_PAUSE_OPENING = 0.03  # many processes open the file at once when a service starts
+SWEEP_EVERY = 1000  # steps; expired rows of names that are never used again must not accumulate
+OPEN_TIMEOUT = 0.05  # how long to wait for other processes while opening, which is slow to retry
+CHECK_INTERVAL = 0.02  # how often to check that the path still leads to the open file
 
 
-_crossed: list[sqlite3.Connection] = []
+# Connections that a child inherited. They are kept referenced, because closing one could write to
+# the parent's file.
+_inherited: list[sqlite3.Connection] = []
 
 
 class Busy(Exception):
@@ -62,7 +64,7 @@ class Opening(Busy):
 
 
 class File:
-    """The SQLite file, opened when first needed, used by one thread at a time."""
+    """The SQLite file, opened when first needed and used by one thread at a time."""
 
     def __init__(
         self,
@@ -79,30 +81,31 @@ class File:
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = (0, 0)
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._steps = 0
 
-    def alone(self, statement: str, said: tuple[Any, ...]) -> int:
-        """One statement, which is a transaction of its own: how many rows it changed; or `Busy`
-        with nothing done."""
+    def execute(self, statement: str, arguments: tuple[Any, ...]) -> int:
+        """Run one statement as its own transaction; the number of changed rows. Raises `Busy` if
+        another process is inside a transaction; then nothing is changed."""
         with self._mutex:
             connection = self._connection
-            if connection is None or self._now() > self._look_at:
-                connection = self._reached()
+            if connection is None or self._now() > self._check_at:
+                connection = self._checked_connection()
             try:
-                changed = connection.execute(statement, said).rowcount
+                changed = connection.execute(statement, arguments).rowcount
             except sqlite3.Error as error:
-                raise self._explained(error) from error
+                raise self._backend_error(error) from error
             self._steps += 1
             if self._steps % SWEEP_EVERY == 0:
-                with contextlib.suppress(sqlite3.Error):  # the next time, then
+                with contextlib.suppress(sqlite3.Error):  # a later sweep removes the rows
                     self._sweep(connection)
             return changed
 
     def step(self, work: Work[T]) -> T:
-        """One transaction, or `Busy` with nothing done."""
+        """Run ``work`` in one transaction. Raises `Busy` if another process is inside one; then
+        nothing is changed."""
         with self._mutex:
-            connection = self._reached()
+            connection = self._checked_connection()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 answer = work(connection)
@@ -113,35 +116,35 @@ class File:
                 return answer
             except sqlite3.Error as error:
                 self._roll_back(connection)
-                raise self._explained(error) from error
+                raise self._backend_error(error) from error
             except BaseException:
                 self._roll_back(connection)
                 raise
 
-    def _reached(self) -> sqlite3.Connection:
+    def _checked_connection(self) -> sqlite3.Connection:
         try:
-            return self._ready()
+            return self._current_connection()
         except sqlite3.Error as error:
             self._close()
-            raise self._explained(error) from error
+            raise self._backend_error(error) from error
         except BackendError:
             self._close()
             raise
         except OSError as error:
             self._close()
             raise BackendError(
-                f"the store {self.path} is out of reach: {error}", transient=False
+                f"the store {self.path} cannot be accessed: {error}", transient=False
             ) from error
 
-    def _ready(self) -> sqlite3.Connection:
+    def _current_connection(self) -> sqlite3.Connection:
         if self._connection is not None:
             now = self._now()
-            if now < self._look_at:
+            if now < self._check_at:
                 return self._connection
-            self._look_at = now + LOOK_EVERY
+            self._check_at = now + CHECK_INTERVAL
             try:
-                there = os.stat(self.path)
-                if (there.st_dev, there.st_ino) == self._inode:
+                found = os.stat(self.path)
+                if (found.st_dev, found.st_ino) == self._inode:
                     return self._connection
             except FileNotFoundError:
                 pass
@@ -149,14 +152,15 @@ class File:
         return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        """Opening is much more than a step, and many who come at once would hold each other up: one
-        process at a time does it. A file that is not ours has no folder for that, and gets none."""
+        """Open the file, one process at a time: opening takes much longer than a step, and many
+        processes at once would block each other. A foreign file has no folder for that, and none is
+        created."""
         new = self._is_new()
-        if not new and not self._peers.settled:
+        if not new and not self._peers.has_folder:
             return self._connect()
         make_folders(self.path.parent)
-        with self._peers.guarded() as alone:
-            if not alone:
+        with self._peers.exclusive() as obtained:
+            if not obtained:
                 raise Opening
             self._create()
             return self._connect()
@@ -168,8 +172,8 @@ class File:
             return True
 
     def _create(self) -> None:
-        """A new file, for this user alone: it holds the secrets of claims. Leftovers of one that
-        was deleted alone would be taken for its own."""
+        """Create the file for this user alone, since it contains the secret ids of claims. SQLite
+        would take the log of a deleted file for its own, so leftovers are removed."""
         if not self.path.exists():
             for leftover in ("-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
@@ -178,16 +182,16 @@ class File:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=OPENING, isolation_level=None, check_same_thread=False
+            self.path, timeout=OPEN_TIMEOUT, isolation_level=None, check_same_thread=False
         )
         try:
-            buried = self._prepare(connection)
-            there = os.stat(self.path)
+            dead = self._prepare(connection)
+            found = os.stat(self.path)
         except BaseException:
             connection.close()
             raise
-        self._peers.remove(buried)
-        self._inode = (there.st_dev, there.st_ino)
+        self._peers.remove(dead)
+        self._inode = (found.st_dev, found.st_ino)
         self._connection = connection
         return connection
 
@@ -197,19 +201,20 @@ class File:
         connection.execute(book.SWEEP_WAITERS, (now,))
 
     def _prepare(self, connection: sqlite3.Connection) -> list[str]:
-        """Make the tables, empty a file of an earlier boot, bury the dead; whom we buried."""
+        """Create the tables, empty a file of an earlier boot, and delete the rows of dead
+        processes; their wake addresses."""
         self._refuse_foreign(connection)  # before anything is written
-        # Rows are small, and whole pages are what is written.
+        # Rows are small, and SQLite writes whole pages.
         connection.execute("PRAGMA page_size = 1024")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(
                 f"{self.path} is on a file system without shared memory (journal mode {mode}): "
-                "put it on a local disk",
+                "move it to a local disk",
                 transient=False,
             )
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint = 3000")  # about as many bytes as usual
+        connection.execute("PRAGMA wal_autocheckpoint = 3000")  # about the usual number of bytes
         connection.execute("BEGIN IMMEDIATE")
         if not self._refuse_foreign(connection):
             for statement in book.SCHEMA:
@@ -221,43 +226,44 @@ class File:
         ).fetchone()
         if version != VERSION:
             raise BackendError(
-                f"{self.path} was made by another version of lockfast (format {version}, "
+                f"{self.path} was created by another version of lockfast (format {version}, "
                 f"this one reads {VERSION}): use the same version everywhere, or another file",
                 transient=False,
             )
-        buried = []
-        if boot != boot_id() or self.fences.starts_again(offset, ceiling):
+        dead = []
+        if boot != boot_id() or self.fences.is_new_boot(offset, ceiling):
             connection.execute("DELETE FROM holds")
             connection.execute("DELETE FROM waiters")
-            offset, ceiling = self.fences.begin(self._wall(), ceiling)
+            offset, ceiling = self.fences.restart(self._wall(), ceiling)
             connection.execute(
                 "UPDATE store SET boot = ?, fence_offset = ?, fence_ceiling = ?",
                 (boot_id(), offset, ceiling),
             )
         else:
-            buried = self._peers.dead()
-            for wake_address in buried:
-                connection.execute(book.BURY_HOLDS, (wake_address,))
-                connection.execute(book.BURY_WAITERS, (wake_address,))
+            dead = self._peers.dead()
+            for wake_address in dead:
+                connection.execute(book.DELETE_HOLDS_OF, (wake_address,))
+                connection.execute(book.DELETE_WAITERS_OF, (wake_address,))
             self._sweep(connection)
-        self.fences.know(*connection.execute(book.CEILING).fetchone())
+        self.fences.load(*connection.execute(book.CEILING).fetchone())
         connection.execute("COMMIT")
         connection.create_function("next_fence", 0, self.fences.next)
-        connection.execute("PRAGMA busy_timeout = 0")  # from now on the pauses are ours
-        return buried
+        connection.execute("PRAGMA busy_timeout = 0")  # from now on `Backoff` decides
+        return dead
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
-        """Is it ours already? Empty is not yet; anything else is an error, and left as it is."""
-        # In this order: both are committed together, so tables that are seen have their id.
+        """True if the file is a lockfast store, False if it is empty. Any other file raises
+        `BackendError` and is left unchanged."""
+        # In this order: both are committed together, so visible tables have their id.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         (known,) = connection.execute("PRAGMA application_id").fetchone()
         if tables and known != APPLICATION_ID:
             raise BackendError(
-                f"{self.path} is a database of something else: name another file", transient=False
+                f"{self.path} is a database of something else: use another file", transient=False
             )
         return bool(tables)
 
-    def _explained(self, error: sqlite3.Error) -> Exception:
+    def _backend_error(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Busy()
@@ -266,17 +272,16 @@ class File:
         hints = {
             sqlite3.SQLITE_CANTOPEN: "does its folder exist, and may this user write there?",
             sqlite3.SQLITE_READONLY: "this user may not write there",
-            sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another one",
-            sqlite3.SQLITE_CORRUPT: "delete it when no process uses it: it holds only live locks",
+            sqlite3.SQLITE_NOTADB: "it is not a SQLite file: use another one",
+            sqlite3.SQLITE_CORRUPT: "delete it when no process uses it: it stores only live locks",
             sqlite3.SQLITE_FULL: "the disk is full",
         }
         hint = f" ({hints[code]})" if code in hints else ""
         return BackendError(f"the store {self.path}: {error}{hint}", transient=code not in hints)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
-        self.fences.know(
-            self.fences.offset, 0
-        )  # as if unknown: it may have been raised in what is undone here
+        # The ceiling may have been raised in the transaction that is undone: read it again.
+        self.fences.load(self.fences.offset, 0)
         with contextlib.suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -299,47 +304,47 @@ class File:
         self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        """A connection that crossed, because nobody told us before, is neither used nor closed:
-        closing could write to the parent's file."""
+        """Forget a connection that was inherited because `before_fork` was not called. It is
+        neither used nor closed: closing could write to the parent's file."""
         self._mutex = threading.Lock()
         if self._connection is not None:
-            _crossed.append(self._connection)
+            _inherited.append(self._connection)
             self._connection = None
 
 
 class BlockingTransport:
-    """Steps for threads: a pause sleeps."""
+    """Steps for the sync API: a pause blocks the thread."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self.fences = file.fences
 
     async def step(self, work: Work[T], budget: float) -> T:
-        """``work`` in one transaction."""
-        return await self._persist(lambda: self._file.step(work), budget)
+        """Run ``work`` in one transaction."""
+        return await self._retry(lambda: self._file.step(work), budget)
 
-    def alone_now(self, statement: str, said: tuple[Any, ...]) -> int:
-        """The same, if nobody else is inside a transaction just now; else nothing is done."""
+    def execute_now(self, statement: str, arguments: tuple[Any, ...]) -> int:
+        """Run one statement without retrying; 0 if another process is inside a transaction."""
         try:
-            return self._file.alone(statement, said)
+            return self._file.execute(statement, arguments)
         except Busy:
             return 0
 
-    async def alone(self, statement: str, said: tuple[Any, ...], budget: float) -> int:
-        """A single statement, which needs no transaction around it: how many rows it changed."""
+    async def execute(self, statement: str, arguments: tuple[Any, ...], budget: float) -> int:
+        """Run one statement, which is its own transaction; the number of changed rows."""
         try:
-            return self._file.alone(statement, said)
+            return self._file.execute(statement, arguments)
         except Busy:
-            return await self._persist(lambda: self._file.alone(statement, said), budget)
+            return await self._retry(lambda: self._file.execute(statement, arguments), budget)
 
-    async def _persist(self, step: Callable[[], T], budget: float) -> T:
-        patience: Patience | None = None
+    async def _retry(self, step: Callable[[], T], budget: float) -> T:
+        backoff: Backoff | None = None
         while True:
             try:
                 return step()
             except Busy as busy:
-                patience = patience or Patience(budget, self._file.path)
-                pause = patience.pause(busy)
+                backoff = backoff or Backoff(budget, self._file.path)
+                pause = backoff.pause(busy)
             await self._sleep(pause)
 
     async def _sleep(self, pause: float) -> None:
@@ -347,14 +352,14 @@ class BlockingTransport:
 
 
 class TaskTransport(BlockingTransport):
-    """Steps for asyncio: a step is some 20 µs and runs here; a pause suspends."""
+    """Steps for the async API: a step takes some 20 µs and runs in the loop; a pause suspends."""
 
     async def _sleep(self, pause: float) -> None:
         await asyncio.sleep(pause)
 
 
-class Patience:
-    """How long to wait before trying again: at random, growing, and not for ever."""
+class Backoff:
+    """Random, growing pauses between attempts, within a budget."""
 
     def __init__(self, budget: float, path: Path) -> None:
         self._until = clock.now() + budget
@@ -365,7 +370,7 @@ class Patience:
         if clock.now() >= self._until:
             raise BackendError(
                 f"the store {self._path} stayed locked: another process is in the middle of a "
-                "transaction; is one stopped (SIGSTOP, a debugger, a frozen container)?"
+                "transaction. Check for a stopped one (SIGSTOP, a debugger, a frozen container)"
             ) from None
         longest = LONGEST_PAUSE_OPENING if isinstance(busy, Opening) else LONGEST_PAUSE
         self._pause = min(self._pause * 1.5, longest)
@@ -373,7 +378,7 @@ class Patience:
 
 
 def boot_id() -> str:
-    """Which boot this is; empty where the system does not tell."""
+    """The id of the current boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

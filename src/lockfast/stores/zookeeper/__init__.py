@@ -1,1 +1,2 @@
-"""ZooKeeper: a claim is a sequential node, its session is its lease, its place is its number."""
+"""The ZooKeeper store: a claim is a sequential node, its session its lease, its number its position
+in the queue."""

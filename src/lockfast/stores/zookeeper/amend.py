@@ -1,9 +1,9 @@
-"""What happens to a hold while it lasts: it changes hands, takes less, or its name gets another
-size.
+"""Changes to a live hold: detach and attach, shrink, and resize its name.
 
-A node's name and life cannot be changed. So another is put in its place, with its number and its
-fence (in the data, since its own czxid is younger), in one transaction: nobody sees it gone, nobody
-sees it twice, and its place in the order stays. Who watches the old one is rung, and looks again.
+ZooKeeper cannot rename a node or change its lifetime. So one transaction replaces the node by
+another with the same sequence number and the same fence (in the data, since its own czxid is
+newer): no client sees it missing or twice, and its position in the queue stays. The watch on the
+old node fires, and the waiter lists the name again.
 """
 
 from __future__ import annotations
@@ -19,177 +19,191 @@ from lockfast.stores.zookeeper.nodes import (
     facts_of,
     parsed,
 )
-from lockfast.stores.zookeeper.operation import Listed, Seen, Turn
+from lockfast.stores.zookeeper.operation import Listed, Operation, SeenNode
 from lockfast.stores.zookeeper.order import holding
-from lockfast.stores.zookeeper.registry import Place
-from lockfast.stores.zookeeper.requests import Children, Create, Delete, Kind, No, Put, Together
+from lockfast.stores.zookeeper.registry import QueueEntry
+from lockfast.stores.zookeeper.requests import (
+    Children,
+    Create,
+    Delete,
+    Kind,
+    Put,
+    Refusal,
+    Transaction,
+)
 
 GONE = Gone()
-# The server's clock, seen so long ago, is as good as new.
-LATELY = 60.0
+# Seconds for which a reading of the server's clock is accurate enough.
+CLOCK_AGE = 60.0
 
 
-async def detach(turn: Turn, claim: Claim) -> Granted | Gone:
-    """From the session to nobody: a node that only its lease ends."""
-    waiter = await _known(turn, claim)
-    if waiter is None:
-        # Done already, and the answer was lost?
-        return await renew_detached(turn, claim)
-    desk = turn.desk
-    name = parsed(waiter.name).renamed(life=DETACHED)
-    data = facts_of(claim, HOLDS, waiter.fence, waiter.since).encoded()
-    create = Create(f"{waiter.parent}/{name}", data, Kind.PERSISTENT)
-    waiter.unsure = True
-    (answer,) = await turn.ask(Together((Delete(waiter.path), create)))
-    desk.drop(waiter)
+async def detach(operation: Operation, claim: Claim) -> Granted | Gone:
+    """Move the hold from the session to a persistent node that only its lease ends."""
+    entry = await _known(operation, claim)
+    if entry is None:
+        # The hold may be detached already, and the answer lost.
+        return await renew_detached(operation, claim)
+    registry = operation.registry
+    name = parsed(entry.name).renamed(lifetime=DETACHED)
+    data = facts_of(claim, HOLDS, entry.fence, entry.since).encoded()
+    create = Create(f"{entry.parent}/{name}", data, Kind.PERSISTENT)
+    entry.uncertain = True
+    (answer,) = await operation.ask(Transaction((Delete(entry.path), create)))
+    registry.discard(entry)
     if answer is not True:
         return GONE
-    return Granted(waiter.fence, claim.lease)
+    return Granted(entry.fence, claim.lease)
 
 
-async def attach(turn: Turn, claim: Claim) -> Granted | Gone:
-    """From nobody to our session, if nobody else was faster."""
-    seen = await _alive(turn, claim)
+async def attach(operation: Operation, claim: Claim) -> Granted | Gone:
+    """Move a detached hold to our session, unless another client was faster."""
+    seen = await _alive(operation, claim)
     if seen is None:
         return GONE
-    desk = turn.desk
-    parent = turn.parent(claim.name)
-    life = TIMED if claim.lease < desk.session.timeout else SESSION
-    name = seen.node.renamed(life=life)
+    registry = operation.registry
+    parent = operation.parent(claim.name)
+    lifetime = TIMED if claim.lease < registry.session.timeout else SESSION
+    name = seen.node.renamed(lifetime=lifetime)
     data = facts_of(claim, HOLDS, seen.fence, seen.since).encoded()
     delete = Delete(f"{parent}/{seen.node.name}", seen.stat.version)
     create = Create(f"{parent}/{name}", data, Kind.EPHEMERAL)
-    (answer,) = await turn.ask(Together((delete, create)))
+    (answer,) = await operation.ask(Transaction((delete, create)))
     if answer is not True:
         return GONE
-    waiter = desk.waiter(claim.id, parent)
-    waiter.adopt(name, seen.fence, desk.session.id)
-    waiter.life, waiter.state, waiter.since = life, HOLDS, seen.since
-    waiter.settled = waiter.granted = waiter.marked = True
-    waiter.confirmed = desk.clock()
-    return Granted(seen.fence, desk.grantable(claim.lease))
+    entry = registry.entry(claim.id, parent)
+    entry.adopt(name, seen.fence, registry.session.id)
+    entry.lifetime, entry.state, entry.since = lifetime, HOLDS, seen.since
+    entry.size_checked = entry.granted = entry.marked = True
+    entry.confirmed = registry.clock()
+    return Granted(seen.fence, registry.valid_for(claim.lease))
 
 
-async def renew_detached(turn: Turn, claim: Claim) -> Granted | Gone:
-    """A permit, or what else belongs to nobody."""
-    seen = await _alive(turn, claim)
+async def renew_detached(operation: Operation, claim: Claim) -> Granted | Gone:
+    """Renew a permit or a detached hold."""
+    seen = await _alive(operation, claim)
     return GONE if seen is None else Granted(seen.fence, claim.lease)
 
 
-async def release_detached(turn: Turn, claim: Claim) -> bool:
-    parent = turn.parent(claim.name)
-    seen = await _alive(turn, claim)
+async def release_detached(operation: Operation, claim: Claim) -> bool:
+    parent = operation.parent(claim.name)
+    seen = await _alive(operation, claim)
     if seen is None:
         return False
-    (answer,) = await turn.ask(Delete(f"{parent}/{seen.node.name}", seen.stat.version))
-    turn.desk.use(parent)
-    return answer not in (No.NODE, No.VERSION)
+    (answer,) = await operation.ask(Delete(f"{parent}/{seen.node.name}", seen.stat.version))
+    operation.registry.use_parent(parent)
+    return answer not in (Refusal.NO_NODE, Refusal.BAD_VERSION)
 
 
-async def _alive(turn: Turn, claim: Claim) -> Seen | None:
-    """The detached hold of this claim, renewed for the claim's lease, unless that comes too late.
-    That is known when it is written: only then does the server tell the time. Too late is late:
-    what ended is not brought back, but removed."""
-    parent, digest = turn.parent(claim.name), digest_of(claim.id)
+async def _alive(operation: Operation, claim: Claim) -> SeenNode | None:
+    """The detached hold of this claim, renewed for the claim's lease; None if it is over.
+
+    Whether the renewal came too late is known only from its answer, which carries the server's
+    time. A hold that had ended before the renewal is deleted, not revived.
+    """
+    parent, digest = operation.parent(claim.name), digest_of(claim.id)
     while True:
-        listed = await turn.look(parent)
-        nodes = [one for one in listed.nodes if one.digest == digest and one.life == DETACHED]
-        several = await turn.read(parent, nodes)
-        if not several:
+        listed = await operation.list_nodes(parent)
+        nodes = [one for one in listed.nodes if one.digest == digest and one.lifetime == DETACHED]
+        found = await operation.read(parent, nodes)
+        if not found:
             return None
-        seen = several[0]
+        seen = found[0]
         path = f"{parent}/{seen.node.name}"
         facts = seen.facts._replace(lease=claim.lease)
-        (stat,) = await turn.ask(Put(path, facts.encoded(), seen.stat.version))
-        if isinstance(stat, No):
-            continue  # somebody was faster: look again
+        (stat,) = await operation.ask(Put(path, facts.encoded(), seen.stat.version))
+        if isinstance(stat, Refusal):
+            continue  # another client was faster: read it again
         if stat.mtime / 1e3 > seen.ends:
-            await turn.ask(Delete(path, stat.version))
-            turn.desk.use(parent)
+            await operation.ask(Delete(path, stat.version))
+            operation.registry.use_parent(parent)
             return None
         return seen._replace(stat=stat)
 
 
-async def shrink(turn: Turn, claim: Claim) -> Granted | Gone:
-    """The hold goes on with fewer slots."""
-    waiter = await _known(turn, claim)
-    if waiter is None:
+async def shrink(operation: Operation, claim: Claim) -> Granted | Gone:
+    """Keep the hold with fewer slots."""
+    entry = await _known(operation, claim)
+    if entry is None:
         return GONE
-    name = parsed(waiter.name).renamed(take=min(parsed(waiter.name).take, claim.take))
-    if name != waiter.name:
-        data = facts_of(claim, HOLDS, waiter.fence, waiter.since).encoded()
-        create = Create(f"{waiter.parent}/{name}", data, Kind.EPHEMERAL)
-        waiter.unsure = True
-        (answer,) = await turn.ask(Together((Delete(waiter.path), create)))
-        waiter.unsure = False
+    name = parsed(entry.name).renamed(take=min(parsed(entry.name).take, claim.take))
+    if name != entry.name:
+        data = facts_of(claim, HOLDS, entry.fence, entry.since).encoded()
+        create = Create(f"{entry.parent}/{name}", data, Kind.EPHEMERAL)
+        entry.uncertain = True
+        (answer,) = await operation.ask(Transaction((Delete(entry.path), create)))
+        entry.uncertain = False
         if answer is not True:
-            turn.desk.drop(waiter)
+            operation.registry.discard(entry)
             return GONE
-        waiter.name = name
-    return Granted(waiter.fence, turn.desk.grantable(claim.lease))
+        entry.name = name
+    return Granted(entry.fence, operation.registry.valid_for(claim.lease))
 
 
-async def _known(turn: Turn, claim: Claim) -> Place | None:
-    """Our node, found again if an answer was lost."""
-    waiter = turn.desk.waiters.get(claim.id)
-    if waiter is not None and (waiter.unsure or waiter.under_way):
-        await turn.find(waiter)
-    if waiter is None or not waiter.name or not turn.desk.is_ours(waiter):
+async def _known(operation: Operation, claim: Claim) -> QueueEntry | None:
+    """The entry of our node, found again if an answer was lost; None if there is none."""
+    entry = operation.registry.entries.get(claim.id)
+    if entry is not None and (entry.uncertain or entry.in_flight):
+        await operation.find_own_node(entry)
+    if entry is None or not entry.name or not operation.registry.is_ours(entry):
         return None
-    return waiter
+    return entry
 
 
-async def resize(turn: Turn, name: str, expected: int, slots: int) -> int:
-    """Write the size on the parent. It is the size as long as any node is there that is older than
-    that writing; the younger ones have said the same size, or they would not have been let in. So
-    when the last of the older ones is gone, the names of the others tell it, and what is written on
-    the parent means nothing any more.
+async def resize(operation: Operation, name: str, expected: int, slots: int) -> int:
+    """Write the new size on the parent; the size the name had.
 
-    It is written in one step with a word on the first node: if that is gone, the name may be
-    somebody's lock by now.
+    The written size counts as long as any node exists that is older than the write. Newer nodes
+    carry the new size in their names, or they would have been refused. So when the last older node
+    is gone, the names of the others give the size, and the data of the parent no longer counts.
 
-    Those who hold more than there is now go on. The order does not show them as holders any more,
-    so that is written on their nodes before."""
-    parent = turn.parent(name)
-    await turn.know_the_time(LATELY)
+    The write is one transaction with a write to the first node: if that node is gone, the name may
+    be another client's lock by now.
+
+    Holders that no longer fit keep their holds. The order of nodes no longer shows them as
+    holders, so their nodes are marked first.
+    """
+    parent = operation.parent(name)
+    await operation.server_time(CLOCK_AGE)
     while True:
-        (answer,) = await turn.ask(Children(parent))
-        listed = await turn.listed(parent, answer)
-        mortal = await turn.read(parent, [node for node in listed.nodes if node.life != SESSION])
-        if await turn.bury(parent, mortal):
+        (answer,) = await operation.ask(Children(parent))
+        listed = await operation.parse_list(parent, answer)
+        expiring = await operation.read(
+            parent, [node for node in listed.nodes if node.lifetime != SESSION]
+        )
+        if await operation.delete_expired(parent, expiring):
             continue
         if listed.size != expected or not listed.nodes:
             return listed.size
         if slots < expected:
-            await _mark_holders(turn, parent, listed)
-        several = await turn.read(parent, listed.nodes)
-        if not several or several[0].node != listed.nodes[0]:
+            await _mark_holders(operation, parent, listed)
+        found = await operation.read(parent, listed.nodes)
+        if not found or found[0].node != listed.nodes[0]:
             continue
         size = Put(parent, str(slots).encode(), answer[1].version)
-        (done,) = await turn.ask(Together((_touch(parent, several[0]), size)))
+        (done,) = await operation.ask(Transaction((_touch(parent, found[0]), size)))
         if done is not True:
             continue
-        if expected == 1 and len(several) > 1:
-            # Who waits for one permit watches the node before it, as for a lock: it looks again.
-            await turn.ask(*(_touch(parent, seen) for seen in several[1:]))
+        if expected == 1 and len(found) > 1:
+            # A waiter for a single slot watches the node before it, as for a lock: wake it.
+            await operation.ask(*(_touch(parent, seen) for seen in found[1:]))
         return expected
 
 
-async def _mark_holders(turn: Turn, parent: str, listed: Listed) -> None:
-    holders = await turn.read(parent, listed.nodes[: holding(listed.nodes, listed.size)])
+async def _mark_holders(operation: Operation, parent: str, listed: Listed) -> None:
+    holders = await operation.read(parent, listed.nodes[: holding(listed.nodes, listed.size)])
     marks = [
         Put(_at(parent, seen), seen.facts._replace(state=HOLDS).encoded(), seen.stat.version)
         for seen in holders
         if seen.facts.state == NEW
     ]
     if marks:
-        await turn.ask(*marks)
+        await operation.ask(*marks)
 
 
-def _touch(parent: str, seen: Seen) -> Put:
-    """Whoever watches it is rung."""
+def _touch(parent: str, seen: SeenNode) -> Put:
+    """Rewrite the same data, so that watches on the node fire."""
     return Put(_at(parent, seen), seen.facts.encoded(), seen.stat.version)
 
 
-def _at(parent: str, seen: Seen) -> str:
+def _at(parent: str, seen: SeenNode) -> str:
     return f"{parent}/{seen.node.name}"

@@ -1,23 +1,23 @@
-"""The connection: kazoo's, but for what every cycle pays for, and how silence is taken.
+"""kazoo's connection, with a faster request path and another reaction to silence.
 
-kazoo's thread connects, authenticates, sends signs of life, and connects again. With kazoo it also
-writes: a request is put into a queue, the thread is woken through a pair of sockets, writes, and
-reads each answer in two pieces. Here whoever asks writes by itself, all that belongs together in
-one go, and the thread reads whatever there is: half the CPU time of a cycle. (That whoever asks
-also reads was tried, and brought nothing more.)
+kazoo's thread connects, authenticates, pings and reconnects. In kazoo it also writes: a request is
+put into a queue, the thread is woken through a socket pair, writes, and reads each answer in two
+pieces. Here the caller writes its requests itself, a batch in one call, and the thread reads
+whatever has arrived: half the CPU time of an acquire and release. (Reading in the caller was tried
+too, and gained nothing more.)
 
-1. `_pending` has what was written and not answered, in the order of the wire: both change under one
-   lock.
-2. When the connection is given up, `open` ends under that lock, before those in `_pending` are told
-   that their answers are lost. So nobody waits for an answer that nobody will tell of.
-3. Nobody blocks in order to write, as tasks write too: what the kernel does not take at once is
-   left to the thread.
-4. An encrypted connection may be used by one thread at a time: there all is left to the thread.
+1. `_pending` holds the requests that were written and not answered, in the order of the wire: both
+   change under one lock.
+2. When the connection is closed, `open` becomes False under that lock, before the requests in
+   `_pending` fail. So no caller waits for an answer that will never be delivered.
+3. No caller blocks in order to write, since tasks write too: what the kernel does not accept at
+   once is left to the thread.
+4. An encrypted connection may be used by one thread at a time: there the thread does all writing.
 
-Silence. A server that is paused, or starting, accepts and does not answer, and so does a network
-that loses answers alone. There each attempt to go on with the session would keep it alive at the
-server, and what is held in it, for somebody who hears nothing. So after silence we ask for
-something that belongs to no session, and go on with ours only if that is answered.
+Silence. A server that is paused or starting accepts connections and does not answer; so does a
+network that loses only the answers. There each attempt to resume the session would keep it alive at
+the server, and its holds with it, for a client that receives nothing. So after silence the client
+sends a probe that belongs to no session, and resumes its own only if the probe is answered.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ from kazoo.protocol.connection import (
 )
 from kazoo.protocol.states import KeeperState
 
-PIECE = 1 << 16
-LONGEST = 1 << 27  # bytes of an answer; more is no answer
+READ_SIZE = 1 << 16
+MAX_REPLY = 1 << 27  # bytes; a greater length is not a valid answer
 LAST_XID = 2**31 - 1
-# Any of its commands of four letters is answered, if only by "not in the whitelist".
+# A server answers any four-letter command, if only with "not in the whitelist".
 PROBE = b"srvr"
 _int = wire.int_struct
 _PASSES = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]
-    """``attempt`` is how long one server may take to answer the first packet; ``before`` is asked
-    before each attempt to connect, ``after`` is told the session's time-out that the server gave.
-    Both are called on the thread."""
+    """A connection of one `KazooClient`, which it replaces there.
+
+    ``attempt`` is how long one server may take to answer the first packet. ``before`` is called
+    before each attempt to connect, ``after`` with the session time-out that the server granted.
+    Both are called on kazoo's thread.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         super().__init__(client, old.retry_sleeper, old.logger, old.sasl_options)
         self._xid: int = 0
         self.open = False
-        self.refusal = ""  # why there can be no encrypted connection
+        self.refusal = ""  # why the TLS handshake failed
         self._attempt = attempt
         self._before, self._after = before, after
         self._writing = threading.RLock()
@@ -72,14 +75,14 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._unread = bytearray()
         self._silent = False
         self._over = self._left = False
-        told = client._session_callback
+        notify_kazoo = client._session_callback
 
         def changed(state: Any) -> None:
             if state != KeeperState.CONNECTED:
                 with self._writing:
                     self.open = False
                     self._unsent.clear()
-            told(state)
+            notify_kazoo(state)
 
         client._session_callback = changed
         client._connection = self
@@ -97,7 +100,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
                 self.close()
 
     def end(self, patience: float) -> None:
-        """After goodbye was said. A thread that is not done by then closes its sockets itself."""
+        """Close the connection after the close request was queued. A thread that is not done after
+        ``patience`` closes its sockets itself."""
         if self.connection_stopped.wait(patience):
             self.stop(patience)
             self.close()
@@ -120,7 +124,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._silent = True
             raise
         except ConnectionDropped as error:
-            # kazoo goes on trying. Who waits is to know that this does not pass by itself.
+            # kazoo keeps trying. The caller must learn that this error is permanent.
             cause = error.__context__
             if isinstance(cause, ssl.SSLError) and not isinstance(cause, _PASSES):
                 self.refusal = cause.reason or str(cause)
@@ -132,8 +136,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         with self._writing:
             self.open = True
         self._after(read_timeout * 1.5 / 1e3)
-        # kazoo would hear nothing for two thirds of the session before it asks another server, and
-        # what we believe in ends after three quarters.
+        # kazoo would tolerate silence for two thirds of the session before it tries another server,
+        # and a hold is valid for three quarters.
         return read_timeout / 2, connect_timeout
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
@@ -141,67 +145,67 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return super()._invoke(min(timeout, self._attempt), request, xid)
 
     def _probe(self, hostip: Any, port: Any) -> None:
-        """Does it answer us at all? An encrypted connection needs no such question: to open one, a
-        server must answer."""
+        """Check that the server answers at all. A TLS connection needs no probe: its handshake is
+        an answer."""
         try:
             with socket.create_connection((hostip, port), self._attempt) as probe:
                 probe.sendall(PROBE)
-                heard = probe.recv(1)
+                reply = probe.recv(1)
         except OSError as error:
-            raise ConnectionDropped(f"it does not answer: {error}") from error
-        if not heard:
-            raise ConnectionDropped("it does not answer")
+            raise ConnectionDropped(f"the server does not answer: {error}") from error
+        if not reply:
+            raise ConnectionDropped("the server does not answer")
 
     # ---- writing -----------------------------------------------------------------------------
 
     def ask(self, requests: Sequence[Any], slots: Sequence[Any]) -> bool:
-        """From any thread; each slot is told its answer. False: there is no connection, and nothing
-        was done."""
+        """Write the requests, from any thread; each slot receives its answer. False: there is no
+        connection, and nothing was written."""
         with self._writing:
             if not self.open:
                 return False
-            said, asked, xid = bytearray(), [], self._xid
+            data, pending, xid = bytearray(), [], self._xid
             for request, slot in zip(requests, slots, strict=True):
                 xid = xid % LAST_XID + 1
-                said += _framed(request, xid)
-                asked.append((request, slot, xid))
+                data += _frame(request, xid)
+                pending.append((request, slot, xid))
             try:
                 self._xid = xid
-                self.client._pending.extend(asked)
-                self._put(said)
+                self.client._pending.extend(pending)
+                self._write_or_queue(data)
             except BaseException:
-                # Ctrl-C: how much of it was written is unknown. The thread reads the end of it.
+                # Ctrl-C: how much was written is unknown. The thread reads the end of the stream.
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
                 raise
         return True
 
-    def _put(self, said: bytearray) -> None:
-        """Under the lock. What cannot be written because the connection has ended is not told here:
-        the thread reads that end."""
+    def _write_or_queue(self, data: bytearray) -> None:
+        """Write what the kernel accepts and leave the rest to the thread. Under the lock. A closed
+        connection is not reported here: the thread reads the end of the stream."""
         if self._unsent:
-            self._unsent += said  # the thread is at it
+            self._unsent += data  # the thread is writing already
             return
         taken = 0
         if not self.client.use_ssl:
             try:
-                taken = self._socket.send(said)
+                taken = self._socket.send(data)
             except BlockingIOError:
                 pass
             except OSError:
                 return
-        if taken < len(said):
-            self._unsent += said[taken:]
+        if taken < len(data):
+            self._unsent += data[taken:]
             with contextlib.suppress(OSError):
                 self._write_sock.send(b"\0")
 
     def _submit(self, request: Any, timeout: float, xid: Any = None) -> None:
-        """The thread's own: what opens a connection, signs of life, and goodbye."""
+        """Write a request of the thread itself: handshake, authentication, ping or close."""
         if xid == PING_XID:
-            self._silent = True  # until something is heard
+            self._silent = True  # until something is received
         with self._writing:
             if self.open:
-                self._put(_framed(request, xid))
+                self._write_or_queue(_frame(request, xid))
                 return
         super()._submit(request, timeout, xid)
 
@@ -226,11 +230,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     # ---- reading -----------------------------------------------------------------------------
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Whatever there is. A piece of an answer is kept until the rest has come."""
+        """Read whatever has arrived. An incomplete answer is kept until the rest arrives."""
         unread = self._unread
         try:
-            # More than a record of TLS: nothing stays behind where no `select` would see it.
-            piece = self._socket.recv(PIECE)
+            # More than a TLS record: no data stays in the TLS buffer, where `select` cannot see it.
+            piece = self._socket.recv(READ_SIZE)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         if not piece:
@@ -240,8 +244,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         at, end = 0, len(unread)
         while end - at >= 4:
             (length,) = _int.unpack_from(unread, at)
-            if not 0 < length < LONGEST:
-                raise ConnectionDropped(f"an answer of {length} bytes")
+            if not 0 < length < MAX_REPLY:
+                raise ConnectionDropped(f"invalid answer length: {length} bytes")
             if end - at < 4 + length:
                 break
             answer = bytes(unread[at + 4 : at + 4 + length])
@@ -261,11 +265,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             else:
                 return self._read_response(header, answer, offset)
         except Exception as error:
-            # Not what was asked, or nothing that we understand. kazoo's thread would end by it.
-            raise ConnectionDropped(f"an answer out of place: {error!r}") from error
+            # Out of order, or not valid. The exception would end kazoo's thread.
+            raise ConnectionDropped(f"unexpected answer: {error!r}") from error
         return None
 
 
-def _framed(request: Any, xid: int) -> bytearray:
-    said = request.serialize()
-    return bytearray(_int.pack(len(said) + 8) + _int.pack(xid) + _int.pack(request.type) + said)
+def _frame(request: Any, xid: int) -> bytearray:
+    body = request.serialize()
+    return bytearray(_int.pack(len(body) + 8) + _int.pack(xid) + _int.pack(request.type) + body)

@@ -1,5 +1,4 @@
-"""How a claim comes to stand in the queue, whatever became of an earlier attempt with the same
-id."""
+"""Put a claim into the queue, whatever became of an earlier attempt with the same id."""
 
 from __future__ import annotations
 
@@ -7,88 +6,100 @@ from collections.abc import Sequence
 
 from lockfast.model import Claim
 from lockfast.stores.zookeeper.nodes import NEW, SESSION, TIMED, Node, facts_of, prefix_of
-from lockfast.stores.zookeeper.operation import Listed, Turn
+from lockfast.stores.zookeeper.operation import Listed, Operation
 from lockfast.stores.zookeeper.order import holding
-from lockfast.stores.zookeeper.registry import Desk, Place
-from lockfast.stores.zookeeper.requests import Children, Create, Kind, No, Request
+from lockfast.stores.zookeeper.registry import QueueEntry, Registry
+from lockfast.stores.zookeeper.requests import Children, Create, Kind, Refusal, Request
 
 
-async def arrive(
-    turn: Turn, claim: Claim, waiter: Place, life: str = "", kind: Kind = Kind.PLACE
+async def enqueue(
+    operation: Operation,
+    claim: Claim,
+    entry: QueueEntry,
+    lifetime: str = "",
+    kind: Kind = Kind.EPHEMERAL_SEQUENTIAL,
 ) -> tuple[Listed, bool]:
-    """Stand in the queue, if we do not yet: the list with us in it, and whether we came just now.
+    """Create the claim's node unless it exists; the list that contains it, and whether it is new.
 
-    A list that comes after the making of our node, in the same session, has our node in it: if it
-    has not, the node was taken away, and another is made."""
-    desk = turn.desk
+    A list that is requested after the create, in the same session, contains our node. If it does
+    not, the node was deleted, and another is created.
+    """
+    registry = operation.registry
     while True:
-        if waiter.unsure:
-            await turn.find(waiter)
-        if waiter.name or waiter.under_way:
-            listed = await turn.look(waiter.parent)
-            if waiter.name and listed.at(waiter.name) >= 0:
+        if entry.uncertain:
+            await operation.find_own_node(entry)
+        if entry.name or entry.in_flight:
+            listed = await operation.list_nodes(entry.parent)
+            if entry.name and listed.at(entry.name) >= 0:
                 return listed, False
-            if waiter.name:
-                waiter.forget()
+            if entry.name:
+                entry.reset()
             continue
-        waiter.life = life or life_of(desk, claim)
-        requests = _making(desk, claim, waiter, kind)
-        answers = await turn.ask(*requests)
-        if answers[-2] is not No.NODE:
-            desk.use(waiter.parent)
-            return await turn.listed(waiter.parent, answers[-1]), True
-        desk.misses(waiter.parent)
-        if len(requests) == 3 and answers[0] is No.NODE:
-            await turn.make_root()
+        entry.lifetime = lifetime or lifetime_of(registry, claim)
+        requests = _create_requests(registry, claim, entry, kind)
+        answers = await operation.ask(*requests)
+        if answers[-2] is not Refusal.NO_NODE:
+            registry.use_parent(entry.parent)
+            return await operation.parse_list(entry.parent, answers[-1]), True
+        registry.forget_parent(entry.parent)
+        if len(requests) == 3 and answers[0] is Refusal.NO_NODE:
+            await operation.make_root()
 
 
-async def arrive_together(
-    turn: Turn, claims: Sequence[Claim], waiters: Sequence[Place]
+async def enqueue_batch(
+    operation: Operation, claims: Sequence[Claim], entries: Sequence[QueueEntry]
 ) -> list[Listed | None]:
-    """The same for many that were never asked for, in one go; None where it must be tried again."""
+    """`enqueue` claims that are all new in one batch; None where it must be tried again."""
     requests = []
-    for claim, waiter in zip(claims, waiters, strict=True):
-        waiter.life = life_of(turn.desk, claim)
-        requests.append(_making(turn.desk, claim, waiter, Kind.PLACE))
-    answers = await turn.ask(*(request for several in requests for request in several))
+    for claim, entry in zip(claims, entries, strict=True):
+        entry.lifetime = lifetime_of(operation.registry, claim)
+        requests.append(
+            _create_requests(operation.registry, claim, entry, Kind.EPHEMERAL_SEQUENTIAL)
+        )
+    answers = await operation.ask(*(request for batch in requests for request in batch))
     listed: list[Listed | None] = []
-    for several, waiter in zip(requests, waiters, strict=True):
-        own, answers = answers[: len(several)], answers[len(several) :]
-        if own[-2] is No.NODE:
-            turn.desk.misses(waiter.parent)
+    for batch, entry in zip(requests, entries, strict=True):
+        own, answers = answers[: len(batch)], answers[len(batch) :]
+        if own[-2] is Refusal.NO_NODE:
+            operation.registry.forget_parent(entry.parent)
             listed.append(None)
         else:
-            turn.desk.use(waiter.parent)
-            listed.append(await turn.listed(waiter.parent, own[-1]))
+            operation.registry.use_parent(entry.parent)
+            listed.append(await operation.parse_list(entry.parent, own[-1]))
     return listed
 
 
-async def is_taken(turn: Turn, claim: Claim) -> bool:
-    """Look before we ask, where we asked in vain the last time. Else many who ask again and again
-    for what is free would each find the node of another who asks in vain; and it writes less."""
-    desk, parent = turn.desk, turn.parent(claim.name)
-    if not desk.is_crowded(parent) or claim.id in desk.waiters:
+async def is_taken(operation: Operation, claim: Claim) -> bool:
+    """Check whether the name is taken before claiming it, where the last claim was refused.
+
+    Otherwise many clients that poll a free name would each find the node of another polling
+    client, and none would get it. It also writes less.
+    """
+    registry, parent = operation.registry, operation.parent(claim.name)
+    if not registry.is_contended(parent) or claim.id in registry.entries:
         return False
-    listed = await turn.look(parent)
+    listed = await operation.list_nodes(parent)
     last = Node(2**63, "", SESSION, claim.take, claim.slots, "")
     count = holding([*listed.nodes, last], listed.size)
-    mortal = any(node.life != SESSION for node in listed.nodes[:count])
-    if listed.size == claim.slots and count <= len(listed.nodes) and not mortal:
+    expiring = any(node.lifetime != SESSION for node in listed.nodes[:count])
+    if listed.size == claim.slots and count <= len(listed.nodes) and not expiring:
         return True
-    desk.crowds(parent, False)
+    registry.mark_contended(parent, False)
     return False
 
 
-def life_of(desk: Desk, claim: Claim) -> str:
-    return TIMED if claim.lease < desk.session.timeout else SESSION
+def lifetime_of(registry: Registry, claim: Claim) -> str:
+    return TIMED if claim.lease < registry.session.timeout else SESSION
 
 
-def _making(desk: Desk, claim: Claim, waiter: Place, kind: Kind) -> list[Request]:
-    """Make our node, and list. Also the parent, unless it was there a moment ago: that it exists
-    already is no error."""
+def _create_requests(
+    registry: Registry, claim: Claim, entry: QueueEntry, kind: Kind
+) -> list[Request]:
+    """Requests that create our node and list the name. They also create the parent, unless it
+    existed a moment ago; that it exists already is no error."""
     requests: list[Request] = []
-    if not desk.knows(waiter.parent):
-        requests.append(Create(waiter.parent, b"", Kind.CONTAINER))
-    prefix = f"{waiter.parent}/{prefix_of(claim, waiter.life)}"
+    if not registry.knows_parent(entry.parent):
+        requests.append(Create(entry.parent, b"", Kind.CONTAINER))
+    prefix = f"{entry.parent}/{prefix_of(claim, entry.lifetime)}"
     data = facts_of(claim, NEW).encoded()
-    return [*requests, Create(prefix, data, kind, waiter), Children(waiter.parent)]
+    return [*requests, Create(prefix, data, kind, entry), Children(entry.parent)]

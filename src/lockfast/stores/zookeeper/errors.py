@@ -1,58 +1,62 @@
-"""What ZooKeeper, or kazoo for it, says when it will not: which of it passes, and what to do."""
+"""Error mapping: ZooKeeper's and kazoo's exceptions to refusals and `BackendError`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kazoo import exceptions as said
+from kazoo import exceptions as kazoo_errors
 
 from lockfast.errors import BackendError
-from lockfast.stores.zookeeper.requests import No
+from lockfast.stores.zookeeper.requests import Refusal
 
-REFUSALS: dict[type[Exception], No] = {
-    said.NoNodeError: No.NODE,
-    said.NodeExistsError: No.EXISTS,
-    said.NotEmptyError: No.EMPTY,
-    said.BadVersionError: No.VERSION,
-    said.RolledBackError: No.ROLLED_BACK,
-    said.RuntimeInconsistency: No.ROLLED_BACK,
+REFUSALS: dict[type[Exception], Refusal] = {
+    kazoo_errors.NoNodeError: Refusal.NO_NODE,
+    kazoo_errors.NodeExistsError: Refusal.NODE_EXISTS,
+    kazoo_errors.NotEmptyError: Refusal.NOT_EMPTY,
+    kazoo_errors.BadVersionError: Refusal.BAD_VERSION,
+    kazoo_errors.RolledBackError: Refusal.ROLLED_BACK,
+    kazoo_errors.RuntimeInconsistency: Refusal.ROLLED_BACK,
 }
 
-# Whether it is worth asking again, and what an operator can do.
-_CONDITIONS: tuple[tuple[type[Exception], bool, str], ...] = (
-    (said.AuthFailedError, False, "it refused who we say we are: look at the credentials"),
+# The exception, whether the error is transient, and the message for operators.
+_MESSAGES: tuple[tuple[type[Exception], bool, str], ...] = (
+    (kazoo_errors.AuthFailedError, False, "authentication failed: check the credentials"),
     (
-        said.NoAuthError,
+        kazoo_errors.NoAuthError,
         False,
-        "this user has no right to it: others made it under another user or ACL. Give the user in "
-        "the URL, zookeeper://user:password@host, or a chroot of its own",
+        "this user has no right to the node: it was created by another user or with another ACL. "
+        "Name the user in the URL, zookeeper://user:password@host, or use a separate chroot",
     ),
-    (said.InvalidACLError, False, "the ACL names nobody: acl=creator needs a user in the URL"),
     (
-        said.UnimplementedError,
+        kazoo_errors.InvalidACLError,
         False,
-        "it does not know what was asked: lockfast needs ZooKeeper 3.5.3 or later",
+        "the ACL names no user: acl=creator needs a user in the URL",
     ),
-    (said.QuotaExceededError, False, "a quota is used up"),
-    (said.BadArgumentsError, False, "it does not take this path or these words"),
-    (said.NotReadOnlyCallError, True, "the server is cut off from the others and only reads"),
-    (said.ThrottledOpError, True, "it is overloaded"),
-    (said.ConnectionClosedError, True, "the session was closed"),
-    (said.SessionExpiredError, True, "the session is over: all that was held in it is lost"),
-    (said.ConnectionLoss, True, "the connection is lost, and whether it was done is unknown"),
+    (
+        kazoo_errors.UnimplementedError,
+        False,
+        "the server does not know this request: lockfast needs ZooKeeper 3.5.3 or later",
+    ),
+    (kazoo_errors.QuotaExceededError, False, "a quota is exceeded"),
+    (kazoo_errors.BadArgumentsError, False, "the server rejects the path or the arguments"),
+    (kazoo_errors.NotReadOnlyCallError, True, "the server has no quorum and is read-only"),
+    (kazoo_errors.ThrottledOpError, True, "the server is overloaded"),
+    (kazoo_errors.ConnectionClosedError, True, "the session was closed"),
+    (kazoo_errors.SessionExpiredError, True, "the session has expired: all its holds are lost"),
+    (kazoo_errors.ConnectionLoss, True, "the connection is lost, and the outcome is unknown"),
 )
 
 
 class Unreachable(BackendError):
-    """The connection, not the server's answer, is the problem."""
+    """The connection failed; the server did not answer."""
 
 
-def explained(error: BaseException, where: str, path: str) -> BackendError:
-    """The same, for people."""
-    for kind, transient, hint in _CONDITIONS:
+def backend_error(error: BaseException, where: str, path: str) -> BackendError:
+    """Translate a driver's error on ``path`` into a `BackendError` with advice."""
+    for kind, transient, hint in _MESSAGES:
         if isinstance(error, kind):
             if transient:
                 return Unreachable(f"{where}: {hint}")
             return BackendError(f"{where} refused {path}: {hint}", transient=False)
     kind_of_error: Any = type(error)
-    return BackendError(f"{where}, asked for {path}, said {kind_of_error.__name__}: {error}")
+    return BackendError(f"{where} failed on {path}: {kind_of_error.__name__}: {error}")

@@ -1,5 +1,7 @@
-"""What of kazoo is put otherwise: one thread, no queues, quick attempts to connect; and a request
-that it does not know."""
+"""kazoo's handler, changed: one thread, no queues, short connection attempts.
+
+Also a request type that kazoo lacks.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,14 @@ log = logging.getLogger("lockfast")
 
 
 class CreateContainer(wire.Create2):  # type: ignore[misc]
-    """kazoo does not know it: a node that the server removes when its last child is gone."""
+    """Create a container: a node that the server removes when its last child is gone."""
 
     type = 19
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """No worker threads: our watches do not block, and are told on the connection's thread."""
+    """A handler without worker threads: our watch callbacks do not block, and run on the
+    connection's thread."""
 
     attempt = 1.0
 
@@ -37,31 +40,31 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         try:
             callback.func(*callback.args)
         except Exception:  # kazoo's thread must go on
-            log.exception("lockfast: a watch stumbled")
+            log.exception("lockfast: a watch callback failed")
 
-    def create_connection(self, *args: Any, **said: Any) -> Any:
-        # kazoo gives a host that does not answer as long as the whole session lasts, in which the
-        # others could be asked.
-        said["timeout"] = min(said.get("timeout") or self.attempt, self.attempt)
-        if said["use_ssl"]:
-            return _encrypted(*args, **said)
-        return super().create_connection(*args, **said)
+    def create_connection(self, *args: Any, **options: Any) -> Any:
+        # kazoo waits for a host that does not answer as long as the whole session lasts; in that
+        # time the other hosts could be tried.
+        options["timeout"] = min(options.get("timeout") or self.attempt, self.attempt)
+        if options["use_ssl"]:
+            return _connect_tls(*args, **options)
+        return super().create_connection(*args, **options)
 
-    def select(self, *args: Any, **said: Any) -> Any:
-        # Four times in every request; kazoo makes an object with a descriptor of its own for each.
+    def select(self, *args: Any, **options: Any) -> Any:
+        # Called four times per request; kazoo creates a poll object with a descriptor each time.
         try:
-            return select.select(*args, **said)
+            return select.select(*args, **options)
         except ValueError:  # a descriptor above 1023
-            return super().select(*args, **said)
+            return super().select(*args, **options)
 
-    def spawn(self, func: Any, *args: Any, **said: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=said, name="lockfast-zookeeper")
+    def spawn(self, func: Any, *args: Any, **options: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=options, name="lockfast-zookeeper")
         thread.daemon = True
         thread.start()
         return thread
 
 
-def _encrypted(
+def _connect_tls(
     address: tuple[str, int],
     hostname: str,
     timeout: float,
@@ -71,10 +74,10 @@ def _encrypted(
     keyfile_password: str | None,
     verify_certs: bool,
     check_hostname: bool,
-    **said: Any,
+    **options: Any,
 ) -> ssl.SSLSocket:
-    """As kazoo does it, but that a CA that is given is the only one, and that no socket is left
-    open when a certificate is refused."""
+    """Connect over TLS. Unlike kazoo's function, ``ca`` is the only CA that is trusted, and no
+    socket is left open when a certificate is refused."""
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = check_hostname
     if not verify_certs:
@@ -86,4 +89,4 @@ def _encrypted(
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(plain, server_hostname=hostname)
     finally:
-        plain.close()  # after wrapping it has no descriptor any more
+        plain.close()  # a no-op after wrapping, which takes over the descriptor

@@ -1,5 +1,4 @@
-"""What operators see and do: who holds a name and who waits, which names there are, break a
-hold."""
+"""Operators' verbs: show the holders and waiters of a name, list names, break a hold."""
 
 from __future__ import annotations
 
@@ -8,22 +7,22 @@ from collections.abc import Sequence
 from lockfast.model import BARRIER, LATCH, Holder, Snapshot, Waiter, Who
 from lockfast.stores.zookeeper.latches import counting
 from lockfast.stores.zookeeper.nodes import DETACHED, HOLDS, PASSED, SESSION, unescaped
-from lockfast.stores.zookeeper.operation import MANY, Listed, Seen, Turn
+from lockfast.stores.zookeeper.operation import BATCH, Listed, Operation, SeenNode
 from lockfast.stores.zookeeper.order import holding
-from lockfast.stores.zookeeper.requests import Children, Delete, No
+from lockfast.stores.zookeeper.requests import Children, Delete, Refusal
 
-# How long ago the server's clock may have been seen. It drifts less than matters for people.
-LATELY = 5.0
+# Seconds for which a reading of the server's clock is accurate enough to show to an operator.
+CLOCK_AGE = 5.0
 
 
-async def inspect(turn: Turn, name: str) -> Snapshot:
-    parent = turn.parent(name)
-    listed = await turn.look(parent)
-    now = await turn.know_the_time(LATELY)
-    living = await _living(turn, parent, listed, now)
+async def inspect(operation: Operation, name: str) -> Snapshot:
+    parent = operation.parent(name)
+    listed = await operation.list_nodes(parent)
+    now = await operation.server_time(CLOCK_AGE)
+    living = await _living(operation, parent, listed, now)
     size = listed.size if living else 0
     holders = _holders(living, size)
-    # What counts a latch down is forgotten together, when the newest is.
+    # All counts of a latch expire together, with the newest.
     newest = max((seen.ends for seen in living), default=0.0) if LATCH < size < BARRIER else None
     held = {seen.node.name for seen in holders}
     return Snapshot(
@@ -35,7 +34,7 @@ async def inspect(turn: Turn, name: str) -> Snapshot:
                 seen.fence,
                 seen.node.take,
                 seen.since,
-                _remaining(turn, parent, seen, newest or seen.ends, now),
+                _remaining(operation, parent, seen, newest or seen.ends, now),
             )
             for seen in sorted(holders, key=lambda seen: seen.fence)
         ),
@@ -48,77 +47,80 @@ async def inspect(turn: Turn, name: str) -> Snapshot:
     )
 
 
-async def _living(turn: Turn, parent: str, listed: Listed, now: float) -> list[Seen]:
-    """Without those whose lease is over; which are removed, if nobody else would do it."""
-    everybody = await turn.read(parent, listed.nodes)
+async def _living(operation: Operation, parent: str, listed: Listed, now: float) -> list[SeenNode]:
+    """The nodes whose lease is not over. The expired ones are deleted."""
+    everybody = await operation.read(parent, listed.nodes)
     counters = {node.name for node in counting(listed.nodes)}
     newest = max((seen.ends for seen in everybody if seen.node.name in counters), default=0.0)
-    living: list[Seen] = []
-    dead: list[Seen] = []
+    living: list[SeenNode] = []
+    dead: list[SeenNode] = []
     for at, seen in enumerate(everybody):
         ends = newest if seen.node.name in counters else seen.ends
-        held = at < holding(listed.nodes, listed.size) or seen.node.life == DETACHED
-        over = seen.node.life != SESSION and held and ends <= now
+        held = at < holding(listed.nodes, listed.size) or seen.node.lifetime == DETACHED
+        over = seen.node.lifetime != SESSION and held and ends <= now
         (dead if over else living).append(seen)
     if dead:
         deletes = [Delete(f"{parent}/{seen.node.name}", seen.stat.version) for seen in dead]
-        await turn.ask(*deletes)
-        turn.desk.use(parent)
+        await operation.ask(*deletes)
+        operation.registry.use_parent(parent)
     return living
 
 
-def _holders(living: Sequence[Seen], size: int) -> list[Seen]:
+def _holders(living: Sequence[SeenNode], size: int) -> list[SeenNode]:
     if size >= BARRIER:
         return [seen for seen in living if seen.facts.state == PASSED]
     if size >= LATCH:
         return [seen for seen in living if seen.node.take]
     count = holding([seen.node for seen in living], size)
-    # A semaphore that became smaller has more.
+    # A semaphore that was shrunk may have more holders than fit.
     return [seen for at, seen in enumerate(living) if at < count or seen.facts.state == HOLDS]
 
 
-def _remaining(turn: Turn, parent: str, seen: Seen, ends: float, now: float) -> float:
-    """By its lease, or by its session: of our own we know when it was heard of last; another's may
-    have been heard of just now."""
-    desk = turn.desk
-    lease = min(ends - now, seen.facts.lease)  # our knowledge of the server's clock is a bit late
-    if seen.node.life == DETACHED:
+def _remaining(operation: Operation, parent: str, seen: SeenNode, ends: float, now: float) -> float:
+    """Seconds until the hold ends by its lease or its session. Another client's session may have
+    been renewed just now; of our own we know when."""
+    registry = operation.registry
+    lease = min(ends - now, seen.facts.lease)  # our reading of the server's clock is a bit late
+    if seen.node.lifetime == DETACHED:
         return lease
-    rest = desk.session.timeout
-    for waiter in list(desk.waiters.values()):
-        if waiter.name == seen.node.name and waiter.parent == parent:
-            rest += waiter.confirmed - desk.clock()
-    return rest if seen.node.life == SESSION else min(rest, lease)
+    time_left = registry.session.timeout
+    for entry in list(registry.entries.values()):
+        if entry.name == seen.node.name and entry.parent == parent:
+            time_left += entry.confirmed - registry.clock()
+    return time_left if seen.node.lifetime == SESSION else min(time_left, lease)
 
 
-async def names(turn: Turn, prefix: str) -> list[str]:
-    """Names that somebody holds or waits for. An empty parent is nobody's, and will be removed."""
-    (answer,) = await turn.ask(Children(turn.desk.root))
-    if answer is No.NODE:
+async def names(operation: Operation, prefix: str) -> list[str]:
+    """Names that are held or waited for. An empty parent is unused, and will be removed."""
+    (answer,) = await operation.ask(Children(operation.registry.root))
+    if answer is Refusal.NO_NODE:
         return []
-    now = await turn.know_the_time(LATELY)
+    now = await operation.server_time(CLOCK_AGE)
     wanted = sorted(name for part in answer[0] if (name := unescaped(part)).startswith(prefix))
     found = []
-    for start in range(0, len(wanted), MANY):
-        some = [name for name in wanted[start : start + MANY] if name]
-        lists = await turn.ask(*(Children(turn.parent(name)) for name in some))
+    for start in range(0, len(wanted), BATCH):
+        some = [name for name in wanted[start : start + BATCH] if name]
+        lists = await operation.ask(*(Children(operation.parent(name)) for name in some))
         for name, one in zip(some, lists, strict=True):
-            listed = await turn.listed(turn.parent(name), one)
-            lives = any(node.life == SESSION for node in listed.nodes)
-            if lives or (listed.nodes and await _living(turn, turn.parent(name), listed, now)):
+            listed = await operation.parse_list(operation.parent(name), one)
+            lives = any(node.lifetime == SESSION for node in listed.nodes)
+            if lives or (
+                listed.nodes and await _living(operation, operation.parent(name), listed, now)
+            ):
                 found.append(name)
     return found
 
 
-async def break_hold(turn: Turn, name: str, fence: int) -> bool:
-    """Every later node has a greater czxid, and so a greater fence."""
-    parent = turn.parent(name)
-    listed = await turn.look(parent)
-    now = await turn.know_the_time(LATELY)
-    living = await _living(turn, parent, listed, now)
+async def break_hold(operation: Operation, name: str, fence: int) -> bool:
+    """Delete the hold with this fence. Every later node has a greater czxid, and so a greater
+    fence."""
+    parent = operation.parent(name)
+    listed = await operation.list_nodes(parent)
+    now = await operation.server_time(CLOCK_AGE)
+    living = await _living(operation, parent, listed, now)
     for seen in _holders(living, listed.size):
         if seen.fence == fence:
-            (answer,) = await turn.ask(Delete(f"{parent}/{seen.node.name}"))
-            turn.desk.use(parent)
-            return answer is not No.NODE
+            (answer,) = await operation.ask(Delete(f"{parent}/{seen.node.name}"))
+            operation.registry.use_parent(parent)
+            return answer is not Refusal.NO_NODE
     return False

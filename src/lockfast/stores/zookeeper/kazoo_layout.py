@@ -1,10 +1,10 @@
-"""The layout that others write: kazoo's Lock, and Curator's mutex, on one path.
+"""The layout of kazoo's Lock and Curator's mutex, on one path.
 
 The path is the lock's name itself. A child whose name ends in ten digits is a contender, and the
-one with the lowest number holds. Ours is called as kazoo calls its own, `<32 hex
-digits>__lock__0000000001`, so that kazoo sees it; Curator's are `_c_<guid>-lock-0000000001`. All
-exclude each other. What others make ends with its session, and so does ours: nobody else would end
-it by a lease. Its process does.
+one with the lowest number holds. Our nodes are named like kazoo's, `<32 hex
+digits>__lock__0000000001`, so that kazoo sees them; Curator's are `_c_<guid>-lock-0000000001`. All
+exclude each other. Their nodes end with their session, and so do ours: no other client would
+enforce a lease. Our own process enforces it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lockfast.core.law import REFRESH
 from lockfast.errors import ConfigurationError
 from lockfast.model import Busy, Capabilities, Claim, Granted, Holder, Snapshot, Waiter, Who
 from lockfast.stores.zookeeper.nodes import Node, contenders, digest_of
-from lockfast.stores.zookeeper.operation import MANY, Turn
-from lockfast.stores.zookeeper.registry import Place
+from lockfast.stores.zookeeper.operation import BATCH, Operation
+from lockfast.stores.zookeeper.registry import QueueEntry
 from lockfast.stores.zookeeper.requests import (
     Children,
     Create,
     Get,
     Kind,
-    No,
+    Refusal,
     Request,
 )
 
@@ -31,81 +31,86 @@ CAPABILITIES = Capabilities(store="zookeeper", across="network", overtakes=False
 NEVER = float("inf")
 
 
-def path_of(turn: Turn, full_name: str) -> str:
+def path_of(operation: Operation, full_name: str) -> str:
     """The name without our namespace, as a path under the chroot."""
     name = full_name.partition(":")[2].strip("/")
     if not name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ConfigurationError(f"{name!r} is not a path: write 'app/lock', as for kazoo")
-    return f"{turn.desk.root.rpartition('/')[0]}/{name}"
+        raise ConfigurationError(
+            f"{name!r} is not a path: use a name such as 'app/lock', as with kazoo"
+        )
+    return f"{operation.registry.root.rpartition('/')[0]}/{name}"
 
 
-async def claim(turn: Turn, claim: Claim) -> Granted | Busy:
-    desk = turn.desk
-    asked_at = desk.clock()
-    waiter = desk.waiter(claim.id, path_of(turn, claim.name))
-    waiter.foreign = True
+async def claim(operation: Operation, claim: Claim) -> Granted | Busy:
+    registry = operation.registry
+    asked_at = registry.clock()
+    entry = registry.entry(claim.id, path_of(operation, claim.name))
+    entry.foreign = True
     while True:
-        nodes = await _arrive(turn, claim, waiter)
-        at = next((at for at, node in enumerate(nodes) if node.name == waiter.name), -1)
+        nodes = await _enqueue(operation, claim, entry)
+        at = next((at for at, node in enumerate(nodes) if node.name == entry.name), -1)
         if at < 0:
-            waiter.forget()
+            entry.reset()
             continue
         if at == 0:
-            waiter.granted, waiter.armed, waiter.confirmed = True, False, asked_at
-            return Granted(waiter.fence, desk.grantable(claim.lease))
+            entry.granted, entry.armed, entry.confirmed = True, False, asked_at
+            return Granted(entry.fence, registry.valid_for(claim.lease))
         if not claim.wait:
-            await turn.remove(waiter)
+            await operation.remove(entry)
             return Busy(REFRESH, 0)
-        waiter.recheck_at = NEVER
-        ahead = f"{waiter.parent}/{nodes[at - 1].name}"
-        (answer,) = await turn.ask(Get(ahead, waiter.watching(ahead)))
-        if answer is not No.NODE:
+        entry.recheck_at = NEVER
+        ahead = f"{entry.parent}/{nodes[at - 1].name}"
+        (answer,) = await operation.ask(Get(ahead, entry.arm(ahead)))
+        if answer is not Refusal.NO_NODE:
             return Busy(REFRESH, 0)
 
 
-async def _arrive(turn: Turn, claim: Claim, waiter: Place) -> list[Node]:
-    """Stand in the queue, if we do not yet; as `arrival.arrive`."""
+async def _enqueue(operation: Operation, claim: Claim, entry: QueueEntry) -> list[Node]:
+    """Create our node unless it exists, as `enqueue.enqueue` does; the nodes in order."""
     while True:
-        if waiter.unsure:
-            await turn.find(waiter)
-        if waiter.name or waiter.under_way:
-            (answer,) = await turn.ask(Children(waiter.parent))
-            if answer is No.NODE:
-                waiter.forget()
-            elif waiter.name:
+        if entry.uncertain:
+            await operation.find_own_node(entry)
+        if entry.name or entry.in_flight:
+            (answer,) = await operation.ask(Children(entry.parent))
+            if answer is Refusal.NO_NODE:
+                entry.reset()
+            elif entry.name:
                 return contenders(answer[0])
             continue
-        prefix = f"{waiter.parent}/{digest_of(claim.id)}__lock__"
-        made, answer = await turn.ask(
-            Create(prefix, claim.who.encode(), Kind.PLACE, waiter), Children(waiter.parent)
+        prefix = f"{entry.parent}/{digest_of(claim.id)}__lock__"
+        created, answer = await operation.ask(
+            Create(prefix, claim.who.encode(), Kind.EPHEMERAL_SEQUENTIAL, entry),
+            Children(entry.parent),
         )
-        if made is not No.NODE:
+        if created is not Refusal.NO_NODE:
             return contenders(answer[0])
-        await _make_parents(turn, waiter.parent)
+        await _make_parents(operation, entry.parent)
 
 
-async def _make_parents(turn: Turn, path: str) -> None:
-    """The last as a container, which the server removes when nobody uses it."""
+async def _make_parents(operation: Operation, path: str) -> None:
+    """Create the path; its last node as a container, which the server removes when it is empty."""
     parts = path.strip("/").split("/")
     requests: list[Request] = [
         Create("/" + "/".join(parts[: count + 1]), b"", Kind.PERSISTENT)
         for count in range(len(parts) - 1)
     ]
-    await turn.ask(*requests, Create(path, b"", Kind.CONTAINER))
+    await operation.ask(*requests, Create(path, b"", Kind.CONTAINER))
 
 
-async def inspect(turn: Turn, name: str) -> Snapshot:
-    parent = path_of(turn, name)
-    (answer,) = await turn.ask(Children(parent))
-    nodes = [] if answer is No.NODE else contenders(answer[0])[:MANY]
-    answers = await turn.ask(*(Get(f"{parent}/{node.name}") for node in nodes)) if nodes else []
-    seen = [got for got in answers if got is not No.NODE]
+async def inspect(operation: Operation, name: str) -> Snapshot:
+    parent = path_of(operation, name)
+    (answer,) = await operation.ask(Children(parent))
+    nodes = [] if answer is Refusal.NO_NODE else contenders(answer[0])[:BATCH]
+    answers = (
+        await operation.ask(*(Get(f"{parent}/{node.name}") for node in nodes)) if nodes else []
+    )
+    seen = [got for got in answers if got is not Refusal.NO_NODE]
     holders = tuple(
-        Holder(_who(got), got[1].czxid, 1, got[1].ctime / 1e3, turn.desk.session.timeout)
+        Holder(_who(got), got[1].czxid, 1, got[1].ctime / 1e3, operation.registry.session.timeout)
         for got in seen[:1]
     )
     waiters = tuple(Waiter(_who(got), 1, got[1].ctime / 1e3, True) for got in seen[1:])
-    now = turn.desk.session.server_time() or 0.0
+    now = operation.registry.session.server_time() or 0.0
     return Snapshot(name, 1 if seen else 0, holders, waiters, now)
 
 

@@ -1,28 +1,29 @@
-"""How a claim is written down: the path of its name, and the name and the data of its node.
+"""The encoding of claims: the path of a name, and the name and the data of a node.
 
-A name is one parent, `<chroot>/lockfast/<escaped name>`. Each claim on it is one child, whose
-*name* says all that the law needs, so that one list of children tells who holds:
+A name is one parent node, `<chroot>/lockfast/<escaped name>`. Each claim on it is one child. The
+child's *name* contains all that the law needs, so one list of children decides who holds:
 
-    s-1-5-77ab…-0000000012       life, take, slots, digest of the claim's id, number
+    s-1-5-77ab…-0000000012       lifetime, take, slots, digest of the claim's id, number
 
-The claim's id is a secret (who knows it may release), so only its digest is written. The number is
-ZooKeeper's, and is the order of arrival. The life is how it ends besides by release:
+The claim's id is a secret (it authorizes a release), so only its digest is written. The number is
+ZooKeeper's sequence number: the arrival order. The lifetime is how the node ends other than by a
+release:
 
     s   with its session (an ephemeral node)
-    t   with its session, or its lease, whichever is first: the lease is shorter than the session
-    d   with its lease alone (a persistent node): detached holds, permits, what counts down a latch
+    t   with its session or its lease, whichever ends first: the lease is shorter than the session
+    d   with its lease alone (a persistent node): detached holds, permits, counts of a latch
 
-The *data* is one line for people and for who must know more:
+The *data* is one line, for operators and for clients that need more than the name:
 
     h 2000 0 0 f host 4711 MainThread label
 
-state, lease in ms, fence and since (ms), 0 where they are the node's own czxid and ctime, fair or
-unfair, who. The states are
+state; lease in ms; fence and since (ms), 0 where they are the node's own czxid and ctime; fair or
+unfair; who. The states are
 
-    n   new: if it was granted at once, its lease began when it was made
-    w   it waits: its lease has not begun
-    h   it holds, and its lease began when this was written
-    p   it passed the barrier
+    n   new: if it was granted at once, its lease began when the node was created
+    w   waiting: its lease has not begun
+    h   holding: its lease began when this data was written
+    p   passed the barrier
 """
 
 from __future__ import annotations
@@ -41,34 +42,35 @@ ROOT = "lockfast"
 SESSION, TIMED, DETACHED = "s", "t", "d"
 NEW, WAITS, HOLDS, PASSED = "n", "w", "h", "p"
 
-# Everything printable in ASCII that means nothing in a path or here. What is left over is escaped.
+# Printable ASCII without the characters that have a meaning in a path or in an escape. All others
+# are escaped.
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "/%")
-# Of kazoo and Curator: see `foreign`.
-# A number has ten digits, and after 2^31 contenders a sign. A line before it that is none, as in
-# Curator's `lock-`, must not be taken for one: then all its nodes would stand before ours.
+# The nodes of kazoo and Curator: see `kazoo_layout`.
+# A number has ten digits, and after 2^31 contenders a sign. The hyphen of Curator's `lock-` must
+# not be taken for a sign: all its nodes would come before ours.
 _CONTENDER = re.compile(r"(.*?(?:__lock__|lock-)(?=-?\d{10}$)|.*?)(-[12]\d{9}|\d{10})").fullmatch
 _OURS = re.compile(r"([0-9a-f]{32})__lock__").fullmatch
 _NODE = re.compile(r"([std])-(\d+)-(\d+)-([0-9a-f]{32})-(-?\d{10})").fullmatch
 
 
 class Node(NamedTuple):
-    """A child of a name, as its name tells."""
+    """A child of a name, parsed from its node name."""
 
     number: int
     name: str
-    life: str
+    lifetime: str
     take: int
     slots: int
     digest: str
 
-    def renamed(self, *, life: str = "", take: int = -1) -> str:
-        """The name of a node that stands in its place, with its number."""
+    def renamed(self, *, lifetime: str = "", take: int = -1) -> str:
+        """The name of a node that replaces this one, with the same number."""
         take = self.take if take < 0 else take
-        return f"{life or self.life}-{take}-{self.slots}-{self.digest}-{self.number:010d}"
+        return f"{lifetime or self.lifetime}-{take}-{self.slots}-{self.digest}-{self.number:010d}"
 
 
 class Facts(NamedTuple):
-    """What the data of a node says."""
+    """The data of a node."""
 
     state: str
     lease: float
@@ -78,7 +80,7 @@ class Facts(NamedTuple):
     who: str
 
     def encoded(self) -> bytes:
-        # Rounded up: nobody may think that it ends before its owner does.
+        # Rounded up: no other client may consider it over before its owner does.
         lease, since = math.ceil(self.lease * 1e3), round(self.since * 1e3)
         fair = "f" if self.fair else "u"
         return f"{self.state} {lease} {self.fence} {since} {fair} {self.who}".encode()
@@ -90,13 +92,13 @@ class Foreign(Exception):
 
 @functools.lru_cache(maxsize=4096)
 def escaped(name: str) -> str:
-    """A name as one part of a path. Injective: `unescaped` is its inverse. A full name has a colon
-    in it, so it is never '.' or '..', which ZooKeeper refuses."""
+    """The name as one part of a path. Injective: `unescaped` is its inverse. A full name contains a
+    colon, so it is never '.' or '..', which ZooKeeper refuses."""
     return quote(name, safe=_SAFE)
 
 
 def unescaped(part: str) -> str:
-    """The name, or '' if nothing that we escaped looks like this."""
+    """The name; '' if `escaped` never returns this part."""
     name = unquote(part, errors="replace")
     return name if escaped(name) == part else ""
 
@@ -105,17 +107,17 @@ def digest_of(claim_id: str) -> str:
     return hashlib.blake2b(claim_id.encode(), digest_size=16).hexdigest()
 
 
-def prefix_of(claim: Claim, life: str) -> str:
-    """What a claim's node is called before its number."""
-    return f"{life}-{claim.take}-{claim.slots}-{digest_of(claim.id)}-"
+def prefix_of(claim: Claim, lifetime: str) -> str:
+    """The name of a claim's node without its number."""
+    return f"{lifetime}-{claim.take}-{claim.slots}-{digest_of(claim.id)}-"
 
 
 def parsed(name: str) -> Node:
     match = _NODE(name)
     if match is None:
         raise Foreign(name)
-    life, take, slots, digest, number = match.groups()
-    return Node(int(number), name, life, int(take), int(slots), digest)
+    lifetime, take, slots, digest, number = match.groups()
+    return Node(int(number), name, lifetime, int(take), int(slots), digest)
 
 
 def in_order(names: Iterable[str]) -> list[Node]:
@@ -123,7 +125,7 @@ def in_order(names: Iterable[str]) -> list[Node]:
 
 
 def contenders(names: Iterable[str]) -> list[Node]:
-    """The same on a path that kazoo or Curator uses too; what is none is not looked at."""
+    """The nodes in order on a path that kazoo or Curator uses too. Other children are ignored."""
     found = []
     for name in names:
         match = _CONTENDER(name)

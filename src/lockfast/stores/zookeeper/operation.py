@@ -1,5 +1,8 @@
-"""What the verbs have in common: requests within one budget, and the steps that several of them
-take: find our node again, list a name, make its parent, read and bury what has ended."""
+"""One operation of the backend: its requests within one budget, and the steps the verbs share.
+
+The shared steps find our own node after a lost answer, list a name, create its parent, and read
+nodes and delete the expired ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from lockfast.stores.zookeeper.nodes import (
     in_order,
     read,
 )
-from lockfast.stores.zookeeper.registry import Desk, Place
+from lockfast.stores.zookeeper.registry import QueueEntry, Registry
 from lockfast.stores.zookeeper.requests import (
     Children,
     Create,
@@ -28,16 +31,16 @@ from lockfast.stores.zookeeper.requests import (
     Exists,
     Get,
     Kind,
-    No,
     Put,
+    Refusal,
     Request,
     Stat,
     Sync,
 )
 
 NEVER = float("inf")
-LEAST = 0.001
-MANY = 500  # in one go: more would keep others of this client waiting
+MIN_BUDGET = 0.001
+BATCH = 500  # requests at once: more would delay other callers of this client
 
 
 class Transport(Protocol):
@@ -45,18 +48,18 @@ class Transport(Protocol):
 
 
 class Listed(NamedTuple):
-    """The nodes of a name in order, and its size (0: there is nobody)."""
+    """The nodes of a name in order, and its size (0: there are none)."""
 
     nodes: list[Node]
     size: int
 
     def at(self, name: str) -> int:
-        """Where a node of that name stands; -1: nowhere."""
+        """The index of the node with that name; -1: there is none."""
         return next((at for at, node in enumerate(self.nodes) if node.name == name), -1)
 
 
-class Seen(NamedTuple):
-    """A node that was read."""
+class SeenNode(NamedTuple):
+    """A node with its data and its Stat, as they were read."""
 
     node: Node
     facts: Facts
@@ -72,176 +75,180 @@ class Seen(NamedTuple):
 
     @property
     def ends(self) -> float:
-        """When it ends by its lease, on the server's wall clock. What waits does not."""
+        """When its lease ends, on the server's wall clock. The lease of a waiter has not begun."""
         return NEVER if self.facts.state == WAITS else self.stat.mtime / 1e3 + self.facts.lease
 
 
-class Turn:
-    """One verb's requests, over in its budget."""
+class Operation:
+    """The requests of one verb, completed within its budget."""
 
-    def __init__(self, transport: Transport, desk: Desk, budget: float) -> None:
-        self.desk = desk
+    def __init__(self, transport: Transport, registry: Registry, budget: float) -> None:
+        self.registry = registry
         self._transport = transport
         self._budget = budget
-        self._until = desk.clock() + budget
+        self._until = registry.clock() + budget
         self._asked = False
 
     async def ask(self, *requests: Request) -> list[Any]:
-        now = self.desk.clock()
+        now = self.registry.clock()
         if now >= self._until and self._asked:
-            raise BackendError(f"{self.desk.session.where} was too slow: no time was left")
-        answers = await self._transport.ask(requests, max(self._until - now, LEAST))
-        now = self.desk.clock()
+            raise BackendError(
+                f"{self.registry.session.where} was too slow: the operation's budget is used up"
+            )
+        answers = await self._transport.ask(requests, max(self._until - now, MIN_BUDGET))
+        now = self.registry.clock()
         if not self._asked and now >= self._until:
-            self._until = now + self._budget / 2  # it was spent on opening the session
+            self._until = now + self._budget / 2  # the budget went into opening the session
         self._asked = True
         return answers
 
     def parent(self, name: str) -> str:
-        return f"{self.desk.root}/{escaped(name)}"
+        return f"{self.registry.root}/{escaped(name)}"
 
     # ---- lists -------------------------------------------------------------------------------
 
-    async def look(self, parent: str) -> Listed:
+    async def list_nodes(self, parent: str) -> Listed:
         (answer,) = await self.ask(Children(parent))
-        return await self.listed(parent, answer)
+        return await self.parse_list(parent, answer)
 
-    async def listed(self, parent: str, answer: Any) -> Listed:
-        """What a list says, in order. The size is that of the first node, unless somebody changed
-        it while that node, or any other that is still there, existed (see `changes.resize`)."""
-        if answer is No.NODE:
+    async def parse_list(self, parent: str, answer: Any) -> Listed:
+        """Parse the answer to `Children`. The size is that of the first node, unless `resize`
+        changed it while that node, or any other that still exists, existed (see `amend`)."""
+        if answer is Refusal.NO_NODE:
             return Listed([], 0)
         names, stat = answer
         try:
             nodes = in_order(names)
         except Foreign as foreign:
-            raise self.foreign(parent, foreign) from None
+            raise self.foreign_error(parent, foreign) from None
         size = nodes[0].slots if nodes else 0
         if nodes and stat.version > 0:
             (got, *stats) = await self.ask(
                 Get(parent), *(Exists(f"{parent}/{node.name}") for node in nodes)
             )
-            if got is not No.NODE:
+            if got is not Refusal.NO_NODE:
                 text, resized = got
                 if any(stat is not None and stat.czxid < resized.mzxid for stat in stats):
                     size = int(text)
         return Listed(nodes, size)
 
-    def foreign(self, parent: str, what: Foreign) -> BackendError:
+    def foreign_error(self, parent: str, what: Foreign) -> BackendError:
         return BackendError(
-            f"{self.desk.session.where} has under {parent} what lockfast did not write: "
-            f"{str(what)!r}. It was left as it is: use another name or chroot",
+            f"{self.registry.session.where} has a node under {parent} that lockfast did not write: "
+            f"{str(what)!r}. It was left unchanged: use another name or chroot",
             transient=False,
         )
 
     # ---- nodes -------------------------------------------------------------------------------
 
-    async def read(self, parent: str, nodes: Iterable[Node]) -> list[Seen]:
-        """Their data; those that are gone meanwhile are left out."""
+    async def read(self, parent: str, nodes: Iterable[Node]) -> list[SeenNode]:
+        """Read the data of the nodes; those that are gone meanwhile are left out."""
         asked, seen = list(nodes), []
-        for start in range(0, len(asked), MANY):
-            some = asked[start : start + MANY]
+        for start in range(0, len(asked), BATCH):
+            some = asked[start : start + BATCH]
             answers = await self.ask(*(Get(f"{parent}/{node.name}") for node in some))
-            seen += self.seen(parent, some, answers)
+            seen += self.decode(parent, some, answers)
         return seen
 
-    def seen(self, parent: str, nodes: Sequence[Node], answers: Sequence[Any]) -> list[Seen]:
+    def decode(self, parent: str, nodes: Sequence[Node], answers: Sequence[Any]) -> list[SeenNode]:
         try:
             return [
-                Seen(node, read(answer[0]), answer[1])
+                SeenNode(node, read(answer[0]), answer[1])
                 for node, answer in zip(nodes, answers, strict=True)
-                if answer is not No.NODE
+                if answer is not Refusal.NO_NODE
             ]
         except Foreign as foreign:
-            raise self.foreign(parent, foreign) from None
+            raise self.foreign_error(parent, foreign) from None
 
-    def rest(self, seen: Seen) -> float:
-        """How long it lasts unless it is renewed, by its lease. On the server's clock, which we saw
-        when we wrote something last; since then ours ran."""
-        now = self.desk.session.server_time()
-        if seen.node.life == SESSION or now is None:
+    def time_left(self, seen: SeenNode) -> float:
+        """Seconds until its lease ends unless renewed; infinite for a node that only its session
+        ends. By the server's clock as of our last write, carried forward by our own clock."""
+        now = self.registry.session.server_time()
+        if seen.node.lifetime == SESSION or now is None:
             return NEVER
         return seen.ends - now
 
-    async def bury(self, parent: str, several: Iterable[Seen]) -> bool:
-        """Remove those whose lease is over; whether there were any. Not if one was renewed: then it
-        has another version."""
-        over = [seen for seen in several if self.rest(seen) <= 0]
+    async def delete_expired(self, parent: str, nodes: Iterable[SeenNode]) -> bool:
+        """Delete the nodes whose lease is over; True if there were any. A node that was renewed
+        meanwhile has another version and is not deleted."""
+        over = [seen for seen in nodes if self.time_left(seen) <= 0]
         if over:
             await self.ask(
                 *(Delete(f"{parent}/{seen.node.name}", seen.stat.version) for seen in over)
             )
         return bool(over)
 
-    async def know_the_time(self, within: float) -> float:
-        """The server's wall clock. It tells the time only to who writes."""
-        session = self.desk.session
+    async def server_time(self, within: float) -> float:
+        """The server's wall clock, read at most ``within`` seconds ago. Only the answer to a write
+        carries the time."""
+        session = self.registry.session
         now = session.server_time(within)
         if now is None:
-            (answer,) = await self.ask(Put(self.desk.root, b""))
-            if answer is No.NODE:
+            (answer,) = await self.ask(Put(self.registry.root, b""))
+            if answer is Refusal.NO_NODE:
                 await self.make_root()
-                await self.ask(Put(self.desk.root, b""))
+                await self.ask(Put(self.registry.root, b""))
             now = session.server_time()
-        assert now is not None, "what was written just now has a date"
+        assert now is not None, "the answer to a write carries the server's time"
         return now
 
-    # ---- our own -----------------------------------------------------------------------------
+    # ---- our own node ------------------------------------------------------------------------
 
-    async def find(self, waiter: Place) -> list[Node]:
-        """An answer was lost: is our node there? A server that we came to since may lag behind, so
-        it is brought up to date first. What another session of ours made is not ours. What there is
-        besides: a node that we let go of, maybe."""
-        _, answer = await self.ask(Sync(waiter.parent), Children(waiter.parent))
-        if not waiter.unsure:
-            return []  # it was still under way, and is answered by now
-        mine = digest_of(waiter.claim_id)
-        nodes = await self._own_kind(waiter, answer)
+    async def find_own_node(self, entry: QueueEntry) -> list[Node]:
+        """Find the entry's node after a lost answer, and record what it is now.
+
+        The server may lag behind the one that took the request, so a `Sync` comes first. A node
+        made in another session is not ours. Returns the claim's detached nodes, which a `detach`
+        with a lost answer may have left.
+        """
+        _, answer = await self.ask(Sync(entry.parent), Children(entry.parent))
+        if not entry.uncertain:
+            return []  # the create was in flight, and its answer arrived before this one
+        mine = digest_of(entry.claim_id)
+        nodes = await self._nodes_of_layout(entry, answer)
         ours = [node for node in nodes if node.digest == mine]
-        got = (
-            await self.ask(*(Get(f"{waiter.parent}/{node.name}") for node in ours)) if ours else []
-        )
-        lasts = waiter.life == DETACHED
-        owner = 0 if lasts else self.desk.session.id
-        granted, settled = waiter.granted, waiter.settled
-        waiter.forget()
-        let_go = []
+        got = await self.ask(*(Get(f"{entry.parent}/{node.name}") for node in ours)) if ours else []
+        lasts = entry.lifetime == DETACHED
+        owner = 0 if lasts else self.registry.session.id
+        granted, size_checked = entry.granted, entry.size_checked
+        entry.reset()
+        detached = []
         for node, one in zip(ours, got, strict=True):
-            if one is No.NODE:
+            if one is Refusal.NO_NODE:
                 continue
-            if (node.life == DETACHED) == lasts and one[1].ephemeralOwner == owner:
-                waiter.adopt(node.name, one[1].czxid, owner)
-                waiter.granted, waiter.settled = granted, settled
-                if not waiter.foreign:
-                    (seen,) = self.seen(waiter.parent, [node], [one])
-                    waiter.fence, waiter.since = seen.fence, seen.since
-                    waiter.life, waiter.state = node.life, seen.facts.state
-            elif node.life == DETACHED:
-                let_go.append(node)
-        waiter.unsure = False
-        return let_go
+            if (node.lifetime == DETACHED) == lasts and one[1].ephemeralOwner == owner:
+                entry.adopt(node.name, one[1].czxid, owner)
+                entry.granted, entry.size_checked = granted, size_checked
+                if not entry.foreign:
+                    (seen,) = self.decode(entry.parent, [node], [one])
+                    entry.fence, entry.since = seen.fence, seen.since
+                    entry.lifetime, entry.state = node.lifetime, seen.facts.state
+            elif node.lifetime == DETACHED:
+                detached.append(node)
+        entry.uncertain = False
+        return detached
 
-    async def _own_kind(self, waiter: Place, answer: Any) -> list[Node]:
-        if waiter.foreign:
-            return [] if answer is No.NODE else contenders(answer[0])
-        return (await self.listed(waiter.parent, answer)).nodes
+    async def _nodes_of_layout(self, entry: QueueEntry, answer: Any) -> list[Node]:
+        if entry.foreign:
+            return [] if answer is Refusal.NO_NODE else contenders(answer[0])
+        return (await self.parse_list(entry.parent, answer)).nodes
 
-    async def remove(self, waiter: Place) -> bool:
-        """Our node, if there is one; whether there was."""
+    async def remove(self, entry: QueueEntry) -> bool:
+        """Delete our node; True if there was one."""
         there = False
-        if waiter.under_way or waiter.unsure:
-            let_go = await self.find(waiter)
-            if let_go:
-                await self.ask(*(Delete(f"{waiter.parent}/{node.name}") for node in let_go))
+        if entry.in_flight or entry.uncertain:
+            detached = await self.find_own_node(entry)
+            if detached:
+                await self.ask(*(Delete(f"{entry.parent}/{node.name}") for node in detached))
                 there = True
-        if waiter.name and self.desk.is_ours(waiter):
-            (answer,) = await self.ask(Delete(waiter.path))
-            there = answer is not No.NODE
-        self.desk.drop(waiter)
+        if entry.name and self.registry.is_ours(entry):
+            (answer,) = await self.ask(Delete(entry.path))
+            there = answer is not Refusal.NO_NODE
+        self.registry.discard(entry)
         return there
 
     async def make_root(self) -> None:
-        """The folder of all names, and what is above it."""
-        parts = self.desk.root.strip("/").split("/")
+        """Create the parent of all names, and the nodes above it."""
+        parts = self.registry.root.strip("/").split("/")
         paths = ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
         await self.ask(*(Create(path, b"", Kind.PERSISTENT) for path in paths))

@@ -1,16 +1,15 @@
-"""The law of slots, told by the order of nodes.
+"""The law of slots, decided by the order of nodes.
 
 **The holders are the longest run of nodes, from the first on, whose takes fit into the slots.**
-Nobody skips one that does not fit. That is the law where all are fair, and it needs no step in
-which somebody is granted something: whoever reads the list knows. It is safe although lists may be
-old:
+No node behind one that does not fit is considered. That is the law of fair claims, and it needs no
+separate grant: every client that reads the list reaches the same result. Stale lists are safe:
 
-1. A list that is read after our own node was made has all nodes before ours, but for those that
+1. A list read after our own node was created contains every node before ours except those that
    ended: ZooKeeper answers a session in order, and every server applies changes in one order.
-2. Nodes that end, or that take less, only let more in; nodes that come stand behind. So an old list
-   errs on the safe side, and who holds goes on holding as long as its node is there.
+2. A node that ends, or takes fewer slots, only lets more in; a new node comes last. So a stale
+   list errs on the safe side, and a holder stays a holder as long as its node exists.
 
-Hence ``fair=False`` is served in the order of arrival too: to overtake would break 2.
+Hence ``fair=False`` is served in arrival order too: overtaking would break 2.
 """
 
 from __future__ import annotations
@@ -22,19 +21,22 @@ from lockfast.model import ALL_SLOTS
 from lockfast.stores.zookeeper.nodes import SESSION, Node
 
 
-class Standing(NamedTuple):
-    """Where a node stands. If it does not hold: what must change first is ``ahead`` (None: any of
-    ``mortal`` and all others that hold). ``mortal`` are those in the way whose lease may end."""
+class Position(NamedTuple):
+    """The position of a node in the queue.
+
+    A node that does not hold waits for a change of ``ahead``; None means any holder.
+    ``expiring`` are the nodes it waits for that may end by their lease.
+    """
 
     holds: bool
-    shared: bool = False  # a semaphore: several may hold, but not all
-    followed: bool = False  # others stand behind it
+    shared: bool = False  # a semaphore: more than one may hold, but not all
+    followed: bool = False  # other nodes are behind it
     ahead: Node | None = None
-    mortal: tuple[Node, ...] = ()
+    expiring: tuple[Node, ...] = ()
 
 
 def holding(nodes: Sequence[Node], size: int) -> int:
-    """How many, from the first on, hold."""
+    """The number of holders: the first nodes that fit into ``size`` slots together."""
     free = size
     for count, node in enumerate(nodes):
         if node.take > free:
@@ -43,25 +45,27 @@ def holding(nodes: Sequence[Node], size: int) -> int:
     return len(nodes)
 
 
-def standing(nodes: Sequence[Node], at: int, size: int) -> Standing:
-    """Of the node at that index. Each watches one thing, so that a change wakes one:
+def position_of(nodes: Sequence[Node], at: int, size: int) -> Position:
+    """The position of the node at index ``at``.
 
-    - of a lock, and a writer: the node before it, whatever it is;
-    - a reader: the last writer before it; other readers are not in its way;
-    - of a semaphore: the first that waits watches all that hold; the others the one before, which
-      writes on its node when it begins to hold.
+    Each waiter watches one thing, so that a change wakes one waiter:
+
+    - a lock's waiter, and a writer, watch the node before them;
+    - a reader watches the last writer before it: other readers do not block it;
+    - the first waiter of a semaphore watches all holders; each other one watches the node before
+      it, which is written to when it becomes a holder.
     """
     count = holding(nodes, size)
     shared = 1 < size != ALL_SLOTS
     if at < count:
-        return Standing(True, shared, at + 1 < len(nodes))
+        return Position(True, shared, at + 1 < len(nodes))
     if shared and at == count:
-        mortal = tuple(node for node in nodes[:count] if node.life != SESSION)
-        return Standing(False, shared, mortal=mortal)
+        expiring = tuple(node for node in nodes[:count] if node.lifetime != SESSION)
+        return Position(False, shared, expiring=expiring)
     before = at - 1
     if size == ALL_SLOTS and nodes[at].take < ALL_SLOTS:
         while before > 0 and nodes[before].take < ALL_SLOTS:
             before -= 1
     ahead = nodes[before]
-    mortal = (ahead,) if before < count and ahead.life != SESSION else ()
-    return Standing(False, shared, ahead=ahead, mortal=mortal)
+    expiring = (ahead,) if before < count and ahead.lifetime != SESSION else ()
+    return Position(False, shared, ahead=ahead, expiring=expiring)

@@ -1,8 +1,8 @@
-"""What one client knows of its own nodes, and of the parents that it has used.
+"""A client's record of its own nodes, and of the parents it has used.
 
-The session is one for both colours and the keeper, and so is this. It changes on any thread, a
-field at a time: a place belongs to whoever asks for its claim, and the session's thread only tells
-it what became of its node, or that a bell rang.
+The sync API, the async API and the keeper share one session, and so they share one registry. Any
+thread may change it, one field at a time. An entry belongs to the caller that claims; the session's
+thread only reports the outcome of a create, or that a watch fired.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Protocol
 
 from lockfast.stores.wakeups import Wakeups
 from lockfast.stores.zookeeper.nodes import NEW, SESSION
-from lockfast.stores.zookeeper.requests import Delete, No, Request, Ring, Stat
+from lockfast.stores.zookeeper.requests import Delete, Refusal, Request, Stat, WatchCallback
 
 log = logging.getLogger("lockfast")
 
 NEVER = float("inf")
-# How long a parent that we use no more is kept: the next claim on it needs one write less. Who dies
-# before leaves it to the server, which removes containers after a minute or two.
+# How long an unused parent is kept: the next claim on it needs one write less. A client that dies
+# earlier leaves it to the server, which removes empty containers after a minute or two.
 LINGER = 2.0
-MOST_PARENTS = 2000
-MOST_CROWDED = 1000
-# The part of a session's time-out that may be believed in after the server heard of us. A follower
-# tells the leader of it up to half a tick later, and may die before; a time-out is two ticks at
-# least.
-BELIEVABLE = 0.75
+MAX_PARENTS = 2000
+MAX_CONTENDED = 1000
+# The part of a session's time-out for which a hold is valid after the server last received a
+# request. A follower reports the session to the leader up to half a tick later, and may die before
+# it does; a time-out is two ticks at least.
+VALID_FRACTION = 0.75
 
 
 class Session(Protocol):
-    """What the desk needs of it."""
+    """The part of `session.Session` that the registry needs."""
 
     timeout: float
     where: str
@@ -44,11 +44,11 @@ class Session(Protocol):
 
     def server_time(self, within: float = NEVER) -> float | None: ...
 
-    def unwatch(self, paths: Iterable[str], wake: Ring) -> None: ...
+    def unwatch(self, paths: Iterable[str], wake: WatchCallback) -> None: ...
 
 
-class Place:
-    """One claim's node, as far as we know."""
+class QueueEntry:
+    """The node of one claim, as far as the client knows: a waiter's or a holder's."""
 
     __slots__ = (
         "armed",
@@ -57,17 +57,17 @@ class Place:
         "fence",
         "foreign",
         "granted",
-        "life",
+        "in_flight",
+        "lifetime",
         "marked",
         "name",
         "owner",
         "parent",
         "recheck_at",
-        "settled",
         "since",
+        "size_checked",
         "state",
-        "under_way",
-        "unsure",
+        "uncertain",
         "wakeups",
         "watched",
     )
@@ -76,152 +76,157 @@ class Place:
         self.claim_id = claim_id
         self.parent = parent
         self.wakeups = wakeups
-        self.under_way = False  # its node is being made
-        self.unsure = False  # its node was made, or changed, or not: the answer was lost
-        self.confirmed = -NEVER  # when we asked for it last, and got it
-        self.life = SESSION
+        self.in_flight = False  # the create request was sent and is not answered
+        self.uncertain = False  # a create or a change may have happened: its answer was lost
+        self.confirmed = -NEVER  # when the last request that confirmed the hold was sent
+        self.lifetime = SESSION
         self.foreign = False  # on a path that kazoo or Curator uses too
         self.watched: set[str] = set()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """It has no node."""
+    def reset(self) -> None:
+        """Record that the claim has no node."""
         self.name = ""
         self.fence = self.owner = 0
         self.since = 0.0
         self.state = NEW
-        self.settled = False  # it fits to the others' kind and size
+        self.size_checked = False  # the claim has the kind and size of the other nodes
         self.granted = False
-        self.marked = False  # its node says that it holds
-        self.armed = False  # we are rung when it is worth asking again
-        self.recheck_at = NEVER  # but look again at that time: what is in the way may have ended
+        self.marked = False  # the data of its node records that it holds
+        self.armed = False  # a watch will wake the waiter when it should ask again
+        self.recheck_at = NEVER  # ask again at this time all the same: a lease ahead may have ended
 
     @property
     def path(self) -> str:
         return f"{self.parent}/{self.name}"
 
-    def watching(self, path: str) -> Ring:
-        """Ring us when something happens there."""
+    def arm(self, path: str) -> WatchCallback:
+        """Arm the entry for a watch on this path; the callback to pass with the request."""
         self.armed = True
         self.watched.add(path)
         return self.wake
 
     def sent(self) -> None:
-        self.under_way = True
+        self.in_flight = True
 
-    def made(self, answer: tuple[str, Stat] | No | None) -> None:
-        """On the session's thread: its node was made, refused, or nobody knows."""
+    def created(self, answer: tuple[str, Stat] | Refusal | None) -> None:
+        """Record the outcome of a create, on the session's thread; None: unknown."""
         if isinstance(answer, tuple):
             path, stat = answer
             self.since = stat.ctime / 1e3
             self.adopt(path.rpartition("/")[2], stat.czxid, stat.ephemeralOwner)
         elif answer is None:
-            self.unsure = True
-        self.under_way = False
+            self.uncertain = True
+        self.in_flight = False
 
     def adopt(self, name: str, fence: int, owner: int) -> None:
         self.name, self.fence, self.owner = name, fence, owner
-        self.unsure = False
+        self.uncertain = False
 
     def wake(self, event: object) -> None:
-        """On the session's thread: ask again. Not when nobody waits: bells are kept a while."""
+        """Wake the waiter, on the session's thread. Only if armed, since `Wakeups` would keep a
+        wake-up without a waiter."""
         if self.armed:
             self.armed = False
-            self.wakeups.wake(self.claim_id, None)
+            self.wakeups.deliver(self.claim_id, None)
 
 
-class Desk:
+class Registry:
+    """The queue entries, parents and wake-ups of one client."""
+
     def __init__(self, session: Session, root: str, clock: Callable[[], float]) -> None:
         self.session = session
         self.root = root
         self.clock = clock
         self.wakeups = Wakeups()
-        self.waiters: dict[str, Place] = {}
+        self.entries: dict[str, QueueEntry] = {}
         self._parents: dict[str, float] = {}
-        self._crowded: dict[str, None] = {}
-        self._tell: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._contended: dict[str, None] = {}
+        self._uncertain_listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
-    # ---- places ------------------------------------------------------------------------------
+    # ---- queue entries -----------------------------------------------------------------------
 
-    def waiter(self, claim_id: str, parent: str) -> Place:
-        """The claim's, made if there is none. A node of another session is not ours any more: that
-        session has ended, and its nodes with it."""
-        waiter = self.waiters.get(claim_id)
-        if waiter is None:
-            waiter = self.waiters[claim_id] = Place(claim_id, parent, self.wakeups)
-        elif waiter.name and not self.is_ours(waiter):
-            waiter.forget()
-        return waiter
+    def entry(self, claim_id: str, parent: str) -> QueueEntry:
+        """The entry of the claim, made if there is none. A node of another session is forgotten:
+        that session has ended, and its nodes with it."""
+        entry = self.entries.get(claim_id)
+        if entry is None:
+            entry = self.entries[claim_id] = QueueEntry(claim_id, parent, self.wakeups)
+        elif entry.name and not self.is_ours(entry):
+            entry.reset()
+        return entry
 
-    def is_ours(self, waiter: Place) -> bool:
-        """Made in the session that lives; or in none (0), which no session's end takes away."""
-        return waiter.owner in (self.session.id, 0)
+    def is_ours(self, entry: QueueEntry) -> bool:
+        """Was the node made in the current session, or in none (0), so that no session ends it?"""
+        return entry.owner in (self.session.id, 0)
 
-    def drop(self, waiter: Place) -> None:
-        """Its node is gone, for good."""
-        self.waiters.pop(waiter.claim_id, None)
-        waiter.armed = False
-        self.session.unwatch(waiter.watched, waiter.wake)
-        self.use(waiter.parent)
+    def discard(self, entry: QueueEntry) -> None:
+        """Remove the entry of a node that is gone for good."""
+        self.entries.pop(entry.claim_id, None)
+        entry.armed = False
+        self.session.unwatch(entry.watched, entry.wake)
+        self.use_parent(entry.parent)
 
-    def grantable(self, lease: float) -> float:
-        """For how long something may be believed in that was asked for just now."""
-        return min(lease, self.session.timeout * BELIEVABLE)
+    def valid_for(self, lease: float) -> float:
+        """The seconds for which a hold is valid that was requested just now."""
+        return min(lease, self.session.timeout * VALID_FRACTION)
 
-    # ---- what the session tells, on its thread -----------------------------------------------
+    # ---- events of the session, on its thread ------------------------------------------------
 
-    def on_uncertain(self, tell: Callable[[], None]) -> None:
-        """Call it, as long as its object lives, when all that is held may be lost at once."""
-        self._tell.append(weakref.WeakMethod(tell))
+    def on_uncertain(self, listener: Callable[[], None]) -> None:
+        """Call ``listener``, while its object lives, when all holds may be lost at once."""
+        self._uncertain_listeners.append(weakref.WeakMethod(listener))
 
     def suspended(self) -> None:
-        held = sum(waiter.granted for waiter in list(self.waiters.values()))
+        """Report that the connection is lost, and the state of the session unknown."""
+        held = sum(entry.granted for entry in list(self.entries.values()))
         if held:
             log.warning(
-                "lockfast: the connection to %s is lost. Whether %d are still held is unknown; "
-                "they are believed in for %.1f s after they were last confirmed",
+                "lockfast: the connection to %s is lost. Whether %d holds still exist is unknown; "
+                "each stays valid for %.1f s after it was last confirmed",
                 self.session.where,
                 held,
-                self.session.timeout * BELIEVABLE,
+                self.session.timeout * VALID_FRACTION,
             )
-        self._tell_doubt()
+        self._emit_uncertain()
 
     def lost(self) -> None:
-        for waiter in list(self.waiters.values()):
-            if waiter.owner:
-                waiter.owner = -1  # of no session that will ever be
-        self._tell_doubt()
+        """Report that the session has ended: no entry of it is ours any more."""
+        for entry in list(self.entries.values()):
+            if entry.owner:
+                entry.owner = -1  # the id of no session, past or future
+        self._emit_uncertain()
         self.wakeups.wake_all()
 
-    def _tell_doubt(self) -> None:
-        for weak in list(self._tell):
-            tell = weak()
-            if tell is None:
-                self._tell.remove(weak)
+    def _emit_uncertain(self) -> None:
+        for weak in list(self._uncertain_listeners):
+            listener = weak()
+            if listener is None:
+                self._uncertain_listeners.remove(weak)
             else:
-                tell()
+                listener()
 
     # ---- parents -----------------------------------------------------------------------------
 
-    def knows(self, parent: str) -> bool:
-        """Was it there a moment ago? Then it may be used without making it."""
+    def knows_parent(self, parent: str) -> bool:
+        """Did the parent exist a moment ago? Then a claim need not create it."""
         return parent in self._parents
 
-    def use(self, parent: str) -> None:
-        self._parents.pop(parent, None)  # so that they stand in the order of use
+    def use_parent(self, parent: str) -> None:
+        self._parents.pop(parent, None)  # so that the dict is in the order of last use
         self._parents[parent] = self.clock()
 
-    def misses(self, parent: str) -> None:
+    def forget_parent(self, parent: str) -> None:
         self._parents.pop(parent, None)
 
     def next_sweep(self) -> float:
-        """In how many seconds there will be something to sweep."""
+        """Seconds until there is something to sweep."""
         first = next(iter(self._parents.values()), NEVER)
         return first + LINGER - self.clock()
 
     def sweep(self, everything: bool = False) -> list[Request]:
-        """Remove parents that we use no more. One that others use is not empty, and stays."""
-        now, most = self.clock(), len(self._parents) - MOST_PARENTS
+        """Requests that delete unused parents. One that others use is not empty, and stays."""
+        now, most = self.clock(), len(self._parents) - MAX_PARENTS
         swept: list[Request] = []
         for parent, used in list(self._parents.items()):
             if used + LINGER > now and not everything and len(swept) >= most:
@@ -230,24 +235,24 @@ class Desk:
                 swept.append(Delete(parent))
         return swept
 
-    # ---- crowds ------------------------------------------------------------------------------
+    # ---- contended names ---------------------------------------------------------------------
 
-    def is_crowded(self, parent: str) -> bool:
-        """Did we ask in vain there?"""
-        return parent in self._crowded
+    def is_contended(self, parent: str) -> bool:
+        """Was the last claim on it refused?"""
+        return parent in self._contended
 
-    def crowds(self, parent: str, crowded: bool = True) -> None:
-        if not crowded:
-            self._crowded.pop(parent, None)
+    def mark_contended(self, parent: str, contended: bool = True) -> None:
+        if not contended:
+            self._contended.pop(parent, None)
         else:
-            if len(self._crowded) >= MOST_CROWDED:
-                self._crowded.pop(next(iter(self._crowded)), None)
-            self._crowded[parent] = None
+            if len(self._contended) >= MAX_CONTENDED:
+                self._contended.pop(next(iter(self._contended)), None)
+            self._contended[parent] = None
 
     # ---- fork --------------------------------------------------------------------------------
 
     def after_fork_in_child(self) -> None:
-        self.waiters.clear()
+        self.entries.clear()
         self._parents.clear()
-        self._crowded.clear()
+        self._contended.clear()
         self.wakeups.clear()

@@ -1,5 +1,7 @@
-"""What is asked of ZooKeeper, as plain values, and what it refuses: the words between the verbs,
-which know no driver, and the session, which sends them."""
+"""Requests to ZooKeeper and its refusals, as plain values.
+
+They are the interface between the verbs, which know no driver, and the session, which sends them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-# Called when a watch fires, on the session's thread: it must not block. What it is told of the
-# event it need not look at: a bell is a hint.
-Ring = Callable[[object], None]
+# Called on the session's thread when a watch fires: it must not block. It may ignore the event,
+# because a wake-up is a hint.
+WatchCallback = Callable[[object], None]
 
 
 class Stat(Protocol):
-    """What ZooKeeper knows of a node. Times are milliseconds of the leader's wall clock."""
+    """The metadata of a node. Times are milliseconds on the leader's wall clock."""
 
     @property
     def czxid(self) -> int: ...
@@ -34,40 +36,42 @@ class Stat(Protocol):
     def ephemeralOwner(self) -> int: ...
 
 
-class No(enum.Enum):
-    """A refusal that a verb understands. Every other one raises `BackendError`."""
+class Refusal(enum.Enum):
+    """A refusal that the verbs handle. Every other one raises `BackendError`."""
 
-    NODE = "there is no such node"
-    EXISTS = "there is such a node already"
-    EMPTY = "it is not empty"
-    VERSION = "it was changed since"
+    NO_NODE = "there is no such node"
+    NODE_EXISTS = "there is such a node already"
+    NOT_EMPTY = "it is not empty"
+    BAD_VERSION = "it was changed since"
     ROLLED_BACK = "another part of the transaction was refused"
 
 
 class Kind(enum.Enum):
     EPHEMERAL = 1
-    NUMBERED = 2  # persistent, with a number that the server appends
-    PLACE = 3  # ephemeral, and with a number
+    SEQUENTIAL = 2  # persistent, with a number that the server appends
+    EPHEMERAL_SEQUENTIAL = 3
     CONTAINER = 4
     PERSISTENT = 0
 
 
-class Maker(Protocol):
-    """Whose node is made, and who is told what becomes of that also when nobody waits for the
-    answer any more. `made` comes on the session's thread; None: it may have been done."""
+class CreateObserver(Protocol):
+    """Notified of the fate of a create request, even if its caller stopped waiting for the answer.
+
+    `created` is called on the session's thread; None means that the node may exist.
+    """
 
     def sent(self) -> None: ...
 
-    def made(self, answer: tuple[str, Stat] | No | None) -> None: ...
+    def created(self, answer: tuple[str, Stat] | Refusal | None) -> None: ...
 
 
 class Create(NamedTuple):
-    """Answered by the path and the Stat."""
+    """Answered with the path and the Stat."""
 
     path: str
     data: bytes
     kind: Kind
-    maker: Maker | None = None
+    observer: CreateObserver | None = None
 
 
 class Delete(NamedTuple):
@@ -76,21 +80,21 @@ class Delete(NamedTuple):
 
 
 class Exists(NamedTuple):
-    """Answered by the Stat, or None. Watched in either case."""
+    """Answered with the Stat, or None. Watched in either case."""
 
     path: str
-    wake: Ring | None = None
+    wake: WatchCallback | None = None
 
 
 class Get(NamedTuple):
-    """Answered by the data and the Stat. Watched if it is there."""
+    """Answered with the data and the Stat. Watched if the node exists."""
 
     path: str
-    wake: Ring | None = None
+    wake: WatchCallback | None = None
 
 
 class Put(NamedTuple):
-    """Answered by the new Stat."""
+    """Answered with the new Stat."""
 
     path: str
     data: bytes
@@ -98,22 +102,22 @@ class Put(NamedTuple):
 
 
 class Children(NamedTuple):
-    """Answered by the names and the Stat of the parent."""
+    """Answered with the names of the children and the Stat of the parent."""
 
     path: str
-    wake: Ring | None = None
+    wake: WatchCallback | None = None
 
 
 class Sync(NamedTuple):
-    """Answered when the server that we speak to knows all that was decided before."""
+    """Answered when the connected server has applied every change decided before."""
 
     path: str
 
 
-class Together(NamedTuple):
-    """All of them in one step, or none. Answered by True, or by the first refusal."""
+class Transaction(NamedTuple):
+    """All of the requests atomically, or none. Answered with True, or with the first refusal."""
 
     requests: tuple[Create | Delete | Put, ...]
 
 
-Request = Create | Delete | Exists | Get | Put | Children | Sync | Together
+Request = Create | Delete | Exists | Get | Put | Children | Sync | Transaction

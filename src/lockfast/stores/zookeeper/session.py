@@ -1,21 +1,19 @@
-"""One session of ZooKeeper, kept by kazoo, for both colours and the keeper: nodes belong to it.
+"""One ZooKeeper session, maintained by kazoo, for the sync API, the async API and the keeper.
 
-kazoo connects, authenticates, reconnects, pings and speaks the protocol, on one thread. What it
-offers besides (retries, queues of callbacks, recipes) is not used: answers and watches are told on
-that thread, to functions that do not block.
+kazoo connects, authenticates, reconnects, pings and implements the protocol, on one thread. Its
+other features (retries, callback queues, recipes) are not used: answers and watch events are
+delivered on that thread, to functions that do not block.
 
-What a session is to us:
+The states of a session:
 
-- CONNECTED: requests are sent, in order, and answered in order.
-- SUSPENDED: the connection is lost. What was under way is unknown. Watches are gone, so everybody
-  who
-  waits is rung. The session may be alive: what is held is believed in until its time is over.
-- LOST: the server said that the session is over. What was held in it is lost, and is told so at
-  once.
-  kazoo begins another session, in which nothing of the old one is taken for ours.
+- CONNECTED: requests are sent in order and answered in order.
+- SUSPENDED: the connection is lost. The outcome of requests in flight is unknown. Watches are gone,
+  so every waiter is woken. The session may be alive: a hold stays valid until its time is over.
+- LOST: the server reported that the session has ended. Its holds are lost, which is reported at
+  once. kazoo opens another session, in which no node of the old one counts as ours.
 
-After a fork the child has no thread of kazoo's, and must not touch the parent's session: it forgets
-the client, closes its copies of the sockets, and opens a session of its own when it needs one.
+After a fork the child lacks kazoo's thread, and must not touch the parent's session: it discards
+the client, closes its copies of the sockets, and opens its own session when it needs one.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from lockfast import clock
 from lockfast.errors import BackendError
 from lockfast.stores.zookeeper.connection import Connection
-from lockfast.stores.zookeeper.errors import REFUSALS, Unreachable, explained
+from lockfast.stores.zookeeper.errors import REFUSALS, Unreachable, backend_error
 from lockfast.stores.zookeeper.handler import CreateContainer, Handler
 from lockfast.stores.zookeeper.requests import (
     Children,
@@ -44,41 +42,41 @@ from lockfast.stores.zookeeper.requests import (
     Exists,
     Get,
     Kind,
-    No,
     Put,
+    Refusal,
     Request,
-    Ring,
     Sync,
-    Together,
+    Transaction,
+    WatchCallback,
 )
 
 log = logging.getLogger("lockfast")
-# kazoo tells of each failed attempt to connect. What matters of it we say ourselves.
+# kazoo logs each failed attempt to connect. We log what matters ourselves.
 _kazoo_log = logging.getLogger("lockfast.kazoo")
 if _kazoo_log.level == logging.NOTSET:
     _kazoo_log.setLevel(logging.ERROR)
 
-# To open a session takes longer than a request, and is done once.
+# Seconds to open a session: that takes longer than a request, and happens once.
 OPEN_PATIENCE = 3.0
 CLOSE_PATIENCE = 0.5
 _NOBODY: set[Any] = set()
 NEVER = float("inf")
-_FLAGS = {Kind.PERSISTENT: 0, Kind.EPHEMERAL: 1, Kind.NUMBERED: 2, Kind.PLACE: 3}
+_FLAGS = {Kind.PERSISTENT: 0, Kind.EPHEMERAL: 1, Kind.SEQUENTIAL: 2, Kind.EPHEMERAL_SEQUENTIAL: 3}
 
 
 class Address(NamedTuple):
-    """Where, as whom, on what terms. ``said`` is all that `KazooClient` is told besides."""
+    """The servers, the user and the terms. ``options`` are further arguments of `KazooClient`."""
 
-    where: str  # for people: no password
+    where: str  # for messages: without the password
     hosts: str
     chroot: str  # '' or '/a/b'
     timeout: float
-    said: dict[str, Any]
+    options: dict[str, Any]
     acl: tuple[Any, ...]
 
 
 class Batch:
-    """Requests that were sent together; ``done`` is called when all are answered."""
+    """Requests that were sent in one write; ``done`` is called when all are answered."""
 
     __slots__ = ("_answered", "_session", "answers", "done", "error", "requests")
 
@@ -86,7 +84,7 @@ class Batch:
         self, session: Session, requests: Sequence[Request], done: Callable[[], None]
     ) -> None:
         self._session = session
-        self._answered = itertools.count(1)  # counts in one step, whichever thread it is
+        self._answered = itertools.count(1)  # counts atomically, on any thread
         self.requests = requests
         self.answers: list[Any] = [None] * len(requests)
         self.error: BackendError | None = None
@@ -100,20 +98,20 @@ class Batch:
                 answer = refusal
             else:
                 answer = None
-                self.error = self.error or self._session.explained(error, request)
-        elif type(request) is Together:
+                self.error = self.error or self._session.backend_error(error, request)
+        elif type(request) is Transaction:
             answer = _outcome(answer)
         elif type(request) in (Create, Put):
-            self._session.dated(answer[1] if type(request) is Create else answer)
-        if type(request) is Create and request.maker is not None:
-            request.maker.made(answer)
+            self._session.observe_clock(answer[1] if type(request) is Create else answer)
+        if type(request) is Create and request.observer is not None:
+            request.observer.created(answer)
         self.answers[number] = answer
         if next(self._answered) == len(self.requests):
             self.done()
 
 
 class _Slot:
-    """What kazoo puts one answer into. It may say twice that a connection is gone."""
+    """The receiver of one answer, as kazoo needs it. kazoo may report a lost connection twice."""
 
     __slots__ = ("_batch", "_number", "_set")
 
@@ -134,7 +132,8 @@ class _Slot:
 
 
 class Session:
-    """Opened when it is first needed. ``on_suspended`` and ``on_lost`` are told on its thread."""
+    """A session, opened when first needed. ``on_suspended`` and ``on_lost`` are called on its
+    thread."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -143,20 +142,20 @@ class Session:
         self.on_lost: Callable[[], None] = lambda: None
         self._mutex = threading.Lock()
         self._client: Any = None
-        self._connected: list[Callable[[], None]] = []
+        self._connect_listeners: list[Callable[[], None]] = []
         self._opened_at = 0.0
         self._suspended_at = NEVER
         self._was_connected = False
         # Seconds that the server's wall clock is ahead of our own clock, at least.
-        self._offset: float | None = None
-        self._dated_at = float("-inf")
-        self.timeout = address.timeout  # what the server agreed to
+        self._clock_offset: float | None = None
+        self._clock_read_at = float("-inf")
+        self.timeout = address.timeout  # replaced by the one that the server grants
 
     # ---- its state ---------------------------------------------------------------------------
 
     @property
     def id(self) -> int:
-        """Of the session that is alive as far as we know; 0 if there is none."""
+        """The id of the session that is alive as far as we know; 0 if there is none."""
         client = self._client
         return (client._session_id or 0) if client is not None else 0
 
@@ -165,28 +164,29 @@ class Session:
         client = self._client
         return client is not None and client._connection.open
 
-    def when_connected(self, tell: Callable[[], None], budget: float) -> float:
-        """Open a session if there is none; ``tell`` when there is one. How long that may take."""
+    def when_connected(self, listener: Callable[[], None], budget: float) -> float:
+        """Open a session if there is none, and call ``listener`` once it is connected or refused.
+        Returns how long to wait for that."""
         with self._mutex:
             if self._client is None:
                 self._open()
-            self._connected.append(tell)
+            self._connect_listeners.append(listener)
         if self.connected or self._refused() is not None:
-            self._tell_connected()
+            self._notify_connected()
         patience = 0.0 if self._was_connected else self._opened_at + OPEN_PATIENCE - clock.now()
         return max(budget, patience)
 
-    def forget(self, tell: Callable[[], None]) -> None:
+    def remove_listener(self, listener: Callable[[], None]) -> None:
         with self._mutex, contextlib.suppress(ValueError):
-            self._connected.remove(tell)
+            self._connect_listeners.remove(listener)
 
     def unreachable(self) -> BackendError:
-        """Why there is no connection, as far as that is known."""
+        """The reason why there is no connection, as far as it is known."""
         client, refused = self._client, self._refused()
         if client is not None and client._connection.refusal:
             why = client._connection.refusal
             refused = BackendError(
-                f"{self.where}: no encrypted connection ({why}): look at ssl_ca, ssl_cert and the "
+                f"{self.where}: no encrypted connection ({why}): check ssl_ca, ssl_cert and the "
                 "server's certificate",
                 transient=False,
             )
@@ -196,7 +196,7 @@ class Session:
         client = self._client
         if client is not None and client._state == KeeperState.AUTH_FAILED:
             return BackendError(
-                f"{self.where} refused who we say we are: look at the credentials", transient=False
+                f"{self.where}: authentication failed: check the credentials", transient=False
             )
         return None
 
@@ -213,7 +213,7 @@ class Session:
                 connection_retry=retry,
                 command_retry={"max_tries": 0},
                 logger=_kazoo_log,
-                **self.address.said,
+                **self.address.options,
             )
         except (KazooException, OSError) as error:
             raise BackendError(f"{self.where}: {error}", transient=False) from error
@@ -225,23 +225,23 @@ class Session:
 
     def _about_to_connect(self) -> None:
         if clock.now() > self._suspended_at + self.timeout:
-            # Nothing is believed in any more. If only the answers are lost, each attempt to go on
-            # with the session would keep it alive, and what is held in it, for nobody.
+            # No hold is valid any more. If only the answers are lost, each attempt to resume the
+            # session would keep it alive, and its holds with it, for no one.
             raise SessionExpiredError
 
     def _agreed(self, timeout: float) -> None:
-        """Connected: the user is known to the server by now. Nobody else knows what time-out the
-        server agreed to."""
+        """Record the granted time-out after connecting and authenticating. kazoo does not keep
+        it."""
         self._suspended_at = NEVER
         self.timeout = timeout
         self._was_connected = True
-        self._tell_connected()
+        self._notify_connected()
 
-    def _tell_connected(self) -> None:
+    def _notify_connected(self) -> None:
         with self._mutex:
-            told, self._connected = self._connected, []
-        for tell in told:
-            tell()
+            listeners, self._connect_listeners = self._connect_listeners, []
+        for listener in listeners:
+            listener()
 
     def _changed(self, state: Any) -> None:
         if state == KazooState.SUSPENDED:
@@ -249,40 +249,40 @@ class Session:
             self.on_suspended()
         elif state == KazooState.LOST:
             self._suspended_at = NEVER
-            self._tell_connected()  # who waits for it finds out why there is none
+            self._notify_connected()  # a caller that waits for it learns why there is none
             self.on_lost()
 
     # ---- requests ----------------------------------------------------------------------------
 
     def send(self, requests: Sequence[Request], done: Callable[[], None]) -> Batch:
-        """All of them at once; ``done`` when all are answered, or known not to be."""
+        """Send all requests at once; ``done`` is called when each is answered or has failed."""
         batch = Batch(self, requests, done)
         client = self._client
         slots = [_Slot(batch, number) for number in range(len(requests))]
         for request in requests:
-            if type(request) is Create and request.maker is not None:
-                request.maker.sent()
-        packed = [self._packed(request) for request in requests]
-        if client is None or not client._connection.ask(packed, slots):
+            if type(request) is Create and request.observer is not None:
+                request.observer.sent()
+        encoded = [self._encode(request) for request in requests]
+        if client is None or not client._connection.ask(encoded, slots):
             for slot in slots:
                 slot.set_exception(Unreachable(f"{self.where}: there is no connection"))
         return batch
 
-    def unwatch(self, paths: Iterable[str], wake: Ring) -> None:
-        """Nobody is to be rung any more. The server may still tell of it."""
+    def unwatch(self, paths: Iterable[str], wake: WatchCallback) -> None:
+        """Remove the callback locally. The server may still send the event."""
         client = self._client
         if client is not None:
             for path in paths:
                 for watchers in (client._data_watchers, client._child_watchers):
                     watchers.get(path, _NOBODY).discard(wake)
 
-    def explained(self, error: BaseException, request: Request) -> BackendError:
+    def backend_error(self, error: BaseException, request: Request) -> BackendError:
         if isinstance(error, BackendError):
             return error
-        path = request.requests[0].path if isinstance(request, Together) else request.path
-        return explained(error, self.where, path)
+        path = request.requests[0].path if isinstance(request, Transaction) else request.path
+        return backend_error(error, self.where, path)
 
-    def _packed(self, request: Request) -> Any:
+    def _encode(self, request: Request) -> Any:
         match request:
             case Create(path, data, Kind.CONTAINER):
                 return CreateContainer(path, data, self.address.acl, 4)
@@ -300,35 +300,35 @@ class Session:
                 return wire.GetChildren2(path, wake)
             case Sync(path):
                 return wire.Sync(path)
-            case Together(parts):
+            case Transaction(parts):
                 return wire.Transaction([self._part(part) for part in parts])
 
     def _part(self, request: Create | Delete | Put) -> Any:
         if isinstance(request, Create):
             flags = _FLAGS[request.kind]
             return wire.Create(request.path, request.data, self.address.acl, flags)
-        return self._packed(request)
+        return self._encode(request)
 
     # ---- the server's clock ------------------------------------------------------------------
 
-    def dated(self, stat: Any) -> None:
-        """It was written just now. The answer took a while, so the server's clock is later still:
-        who judges by this judges late, never early."""
+    def observe_clock(self, stat: Any) -> None:
+        """Read the server's clock from the Stat of a write that was just answered. The answer took
+        a while, so the server's clock is later still: a lease is judged over late, never early."""
         now = clock.now()
-        self._offset, self._dated_at = stat.mtime / 1e3 - now, now
+        self._clock_offset, self._clock_read_at = stat.mtime / 1e3 - now, now
 
     def server_time(self, within: float = float("inf")) -> float | None:
-        """The server's wall clock, at least, if it was seen so lately."""
+        """A lower bound of the server's wall clock; None if not read ``within`` so many seconds."""
         now = clock.now()
-        if self._offset is None or now - self._dated_at > within:
+        if self._clock_offset is None or now - self._clock_read_at > within:
             return None
-        return now + self._offset
+        return now + self._clock_offset
 
     # ---- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The server ends the session at once, with all that is held in it. If it does not answer,
-        the session ends by its time-out."""
+        """End the session, and all its holds, at once. If the server does not answer, the session
+        ends by its time-out."""
         with self._mutex:
             client, self._client = self._client, None
         if client is None:
@@ -339,26 +339,26 @@ class Session:
         client._queue.append((wire.CloseInstance, None))
         with contextlib.suppress(OSError, AttributeError):
             connection._write_sock.send(b"\0")
-        # Not kazoo's stop(): it waits at least ten seconds for a server that is away.
+        # Not kazoo's stop(): it waits at least ten seconds for an unreachable server.
         connection.end(CLOSE_PATIENCE)
-        self._tell_connected()
+        self._notify_connected()
 
     def after_fork_in_child(self) -> None:
         client, self._client = self._client, None
         self._mutex = threading.Lock()
-        self._connected = []
+        self._connect_listeners = []
         if client is not None:
             connection = client._connection
             for sock in (connection._socket, connection._read_sock, connection._write_sock):
                 if sock is not None:
                     with contextlib.suppress(OSError):
-                        sock.close()  # our copy alone
+                        sock.close()  # the child's copy alone
 
 
 def _outcome(answers: Any) -> Any:
-    """Of a transaction: True, or the refusal that it failed by."""
+    """The outcome of a transaction: True, or the refusal that made it fail."""
     refusals = [answer for answer in answers if isinstance(answer, Exception)]
     if not refusals:
         return True
-    known = [REFUSALS.get(type(error), No.ROLLED_BACK) for error in refusals]
-    return next((no for no in known if no is not No.ROLLED_BACK), No.ROLLED_BACK)
+    known = [REFUSALS.get(type(error), Refusal.ROLLED_BACK) for error in refusals]
+    return next((no for no in known if no is not Refusal.ROLLED_BACK), Refusal.ROLLED_BACK)

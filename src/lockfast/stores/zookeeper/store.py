@@ -1,4 +1,4 @@
-"""Which servers: URLs and clients of kazoo, and the opened store."""
+"""The opened store, from a URL or from a kazoo client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockfast.stores.zookeeper.backend import ZooKeeperBackend
 from lockfast.stores.zookeeper.kazoo_layout import CAPABILITIES as KAZOO_CAPABILITIES
 from lockfast.stores.zookeeper.kazoo_layout import KAZOO
 from lockfast.stores.zookeeper.nodes import ROOT
-from lockfast.stores.zookeeper.registry import Desk
+from lockfast.stores.zookeeper.registry import Registry
 
 try:
     from kazoo.client import KazooClient
@@ -33,28 +33,28 @@ except ImportError as missing:
 from lockfast.stores.zookeeper.session import Address, Session
 from lockfast.stores.zookeeper.transport import BlockingTransport, TaskTransport
 
-# Long enough for a pause of the process or a vote of the servers to pass, short enough to wait for
-# after a crash. A server with its default tick of 2 s gives from 4 to 40.
+# Seconds: long enough to survive a pause of the process or an election of the servers, short enough
+# to wait for after a crash. A server with its default tick of 2 s grants from 4 to 40.
 DEFAULT_TIMEOUT = 10.0
-LEAST_TIMEOUT, MOST_TIMEOUT = 0.1, 3600.0
+MIN_TIMEOUT, MAX_TIMEOUT = 0.1, 3600.0
 OPTIONS = ("session_timeout", "acl")
 TLS_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 ACLS: dict[str, Any] = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
-NOT_READ = (
-    "zookeeper://user:password@host1:2181,host2:2181/chroot is one, where @ : / ? # % in a "
-    "password are written as %40 %3A %2F %3F %23 %25"
+URL_SYNTAX = (
+    "write zookeeper://user:password@host1:2181,host2:2181/chroot, with @ : / ? # % in a password "
+    "as %40 %3A %2F %3F %23 %25"
 )
 
 
 class ZooKeeperStore:
-    """One ensemble, seen by one client, in one session."""
+    """The store of one client: one ensemble, one session."""
 
     def __init__(self, address: Address) -> None:
         self.url = address.where
         self._session = Session(address)
-        self._desk = Desk(self._session, f"{address.chroot}/{ROOT}", clock.now)
-        self._session.on_suspended = self._desk.suspended
-        self._session.on_lost = self._desk.lost
+        self._registry = Registry(self._session, f"{address.chroot}/{ROOT}", clock.now)
+        self._session.on_suspended = self._registry.suspended
+        self._session.on_lost = self._registry.lost
         self._capabilities = Capabilities(
             store="zookeeper",
             across="network",
@@ -64,7 +64,7 @@ class ZooKeeperStore:
             session=address.timeout,
             layouts={KAZOO: KAZOO_CAPABILITIES},
         )
-        forks.remember(self)
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> ZooKeeperBackend:
         return self._backend(BlockingTransport(self._session), signal())
@@ -77,7 +77,7 @@ class ZooKeeperStore:
     ) -> ZooKeeperBackend:
         return ZooKeeperBackend(
             transport,
-            self._desk,
+            self._registry,
             self._capabilities,
             signal.wait,
             signal.set,
@@ -86,52 +86,54 @@ class ZooKeeperStore:
         )
 
     def _sweep(self, everything: bool = False) -> None:
-        """Nobody waits for it: what is not removed now is the server's to remove."""
+        """Delete unused parents without waiting for the answers. The server removes the others."""
         if self._session.connected:
-            swept = self._desk.sweep(everything)
+            swept = self._registry.sweep(everything)
             if swept:
                 self._session.send(swept, lambda: None)
 
     def close(self) -> None:
-        """End the session, and with it all that is held. Who goes on opens another."""
+        """End the session, and with it all holds. A later call opens another."""
         self._sweep(everything=True)
         self._session.close()
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the servers finds."""
-        from lockfast.stores.zookeeper.health import health_checks  # only the doctor needs it
+        """Check the servers."""
+        from lockfast.stores.zookeeper.health import health_checks  # only `doctor` needs it
 
         return health_checks(self._session.address, self._session.timeout)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Do nothing: the child discards what it inherits."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Do nothing: the parent keeps its session."""
 
     def after_fork_in_child(self) -> None:
         self._session.after_fork_in_child()
-        self._desk.after_fork_in_child()
+        self._registry.after_fork_in_child()
 
 
 def open_zookeeper(url: str) -> ZooKeeperStore:
-    """``zookeeper://[user:password@]host[:port][,host[:port]…][/chroot][?session_timeout=&acl=]``,
-    or ``zookeeper+tls://`` with the ``ssl_`` options besides."""
+    """Open ``zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]``, with the options
+    ``session_timeout`` and ``acl``; ``zookeeper+tls://`` takes the ``ssl_`` options as well."""
     match = re.fullmatch(
         r"(zookeeper(?:\+tls)?)://(?:([^@/?#]*)@)?([^@/?#]+)(/[^?#]*)?(?:\?([^#]*))?", url
     )
     if match is None:
-        raise ConfigurationError(f"not a ZooKeeper URL: {NOT_READ}")
+        raise ConfigurationError(f"not a ZooKeeper URL: {URL_SYNTAX}")
     scheme, user, hosts, path, query = match.groups()
     tls = scheme != "zookeeper"
     chroot = _chroot(unquote(path or ""))
-    _check_hosts(hosts, shown="@" not in url)  # or a part of a password may look like a host
+    _check_hosts(hosts, shown="@" not in url)  # a part of a password may be taken for a host
     options = dict(parse_qsl(query or "", keep_blank_values=True))
     _check_options(options, (*OPTIONS, *TLS_OPTIONS) if tls else OPTIONS)
     auth = _auth(user)
     acl = options.get("acl", "creator" if auth else "open")
     if acl not in ACLS or (acl == "creator" and not auth):
-        raise ConfigurationError(f"acl={acl!r}: open, or creator, which needs a user in the URL")
+        raise ConfigurationError(
+            f"acl={acl!r}: use open, or creator, which needs a user in the URL"
+        )
     address = Address(
         f"{scheme}://{hosts}{chroot}",
         hosts,
@@ -144,19 +146,22 @@ def open_zookeeper(url: str) -> ZooKeeperStore:
 
 
 def open_kazoo_client(client: Any) -> ZooKeeperStore:
-    """The servers of an existing client, in a session of our own: with its hosts, chroot, time-out,
-    credentials, ACL and TLS. Its session is not ours to end, nor could we tell how long the server
-    gives it, and a fork would take it away."""
+    """Open the servers of an existing kazoo client, in a session of our own.
+
+    The hosts, chroot, time-out, credentials, ACL and TLS settings are the client's. Its session is
+    not used: it is not ours to end, its granted time-out is unknown, and it is lost in a fork.
+    """
     if not isinstance(client, KazooClient):
-        raise ConfigurationError(f"{type(client).__name__} is not a client of ZooKeeper")
+        raise ConfigurationError(f"{type(client).__name__} is not a ZooKeeper client")
     if not isinstance(client.handler, SequentialThreadingHandler):
         raise ConfigurationError(
-            f"a kazoo client with {type(client.handler).__name__} is not understood: threads only"
+            f"a kazoo client with {type(client.handler).__name__} is not supported: use kazoo's "
+            "default handler, SequentialThreadingHandler"
         )
     hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in client.hosts)
-    said = {
-        word: getattr(client, word)
-        for word in (
+    options = {
+        option: getattr(client, option)
+        for option in (
             "auth_data",
             "use_ssl",
             "verify_certs",
@@ -168,14 +173,14 @@ def open_kazoo_client(client: Any) -> ZooKeeperStore:
             "randomize_hosts",
         )
     }
-    said["sasl_options"] = client._connection.sasl_options
+    options["sasl_options"] = client._connection.sasl_options
     scheme = "zookeeper+tls" if client.use_ssl else "zookeeper"
     address = Address(
         f"{scheme}://{hosts}{client.chroot}",
         hosts,
         client.chroot,
         client._session_timeout / 1e3,
-        said,
+        options,
         tuple(client.default_acl or OPEN_ACL_UNSAFE),
     )
     return ZooKeeperStore(address)
@@ -185,29 +190,29 @@ def _check_options(options: dict[str, str], known: tuple[str, ...]) -> None:
     for option in options:
         if option in known:
             continue
-        near = difflib.get_close_matches(option, known, 1)
-        hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+        similar = difflib.get_close_matches(option, known, 1)
+        hint = f"did you mean {similar[0]}=?" if similar else f"there are {', '.join(known)}"
         if option in TLS_OPTIONS:
             hint = "it is for zookeeper+tls://"
         raise ConfigurationError(f"a ZooKeeper URL has no option {option!r}: {hint}")
 
 
 def _tls(options: dict[str, str]) -> dict[str, Any]:
-    """What kazoo is told. Files are read now, as kazoo would go on trying, and say nothing; and the
-    server's name is checked, which kazoo leaves to who asks for it."""
-    ca, cert, key = (options.get(word) for word in TLS_OPTIONS[:3])
+    """The TLS arguments of `KazooClient`. Files are read now, because kazoo would retry silently.
+    The server's name is checked by default, which kazoo does only on request."""
+    ca, cert, key = (options.get(option) for option in TLS_OPTIONS[:3])
     checks = options.get("ssl_check_hostname", "true")
     if checks not in ("true", "false"):
-        raise ConfigurationError(f"ssl_check_hostname={checks!r}: true or false")
+        raise ConfigurationError(f"ssl_check_hostname={checks!r}: use true or false")
     if key and not cert:
-        raise ConfigurationError("ssl_key= is the key of a certificate: give ssl_cert=, too")
+        raise ConfigurationError("ssl_key= needs the certificate of the key: give ssl_cert=, too")
     try:
         context = ssl.create_default_context(cafile=ca)
         if cert:
             context.load_cert_chain(cert, key)
     except OSError as error:  # also ssl.SSLError
-        said = ", ".join(f"{word}={options[word]!r}" for word in TLS_OPTIONS if word in options)
-        raise ConfigurationError(f"{said}: cannot be used as certificates ({error})") from None
+        files = ", ".join(f"{name}={options[name]!r}" for name in TLS_OPTIONS if name in options)
+        raise ConfigurationError(f"{files}: cannot be used as certificates ({error})") from None
     return {
         "use_ssl": True,
         "ca": ca,
@@ -222,7 +227,7 @@ def _chroot(path: str) -> str:
     if parts == [""]:
         return ""
     if any(part in ("", ".", "..") for part in parts) or "\0" in path:
-        raise ConfigurationError(f"{path!r} is not a path of ZooKeeper")
+        raise ConfigurationError(f"{path!r} is not a path that ZooKeeper accepts")
     return "/" + "/".join(parts)
 
 
@@ -230,8 +235,8 @@ def _check_hosts(hosts: str, *, shown: bool) -> None:
     for host in hosts.split(","):
         match = re.fullmatch(r"(?:[^:\[\]\s]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?", host)
         if match is None or not 0 < int(match[1] or 2181) < 65536:
-            what = repr(host) if shown else "what stands there"
-            raise ConfigurationError(f"{what} is no host:port. {NOT_READ}")
+            what = repr(host) if shown else "a host in the URL"
+            raise ConfigurationError(f"{what} is not a valid host:port: {URL_SYNTAX}")
 
 
 def _auth(user: str | None) -> list[tuple[str, str]]:
@@ -239,20 +244,20 @@ def _auth(user: str | None) -> list[tuple[str, str]]:
         return []
     name, colon, password = user.partition(":")
     if not name or not colon or not password:
-        raise ConfigurationError(f"a user needs a name and a password: {NOT_READ}")
+        raise ConfigurationError(f"a user needs a name and a password: {URL_SYNTAX}")
     return [("digest", f"{unquote(name)}:{unquote(password)}")]
 
 
-def _timeout(said: str | None) -> float:
-    if said is None:
+def _timeout(text: str | None) -> float:
+    if text is None:
         return DEFAULT_TIMEOUT
     try:
-        seconds = float(said)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not LEAST_TIMEOUT <= seconds <= MOST_TIMEOUT:
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
         raise ConfigurationError(
-            f"session_timeout={said!r}: a number of seconds from {LEAST_TIMEOUT:g} to "
-            f"{MOST_TIMEOUT:g}"
+            f"session_timeout={text!r}: use a number of seconds from {MIN_TIMEOUT:g} to "
+            f"{MAX_TIMEOUT:g}"
         )
     return seconds

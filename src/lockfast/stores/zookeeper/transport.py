@@ -1,8 +1,10 @@
-"""How each colour waits for the answers of the one session: threads on a lock, asyncio on a future
-that the session's thread sets. No thread is parked for a task.
+"""Transports: how each API waits for the answers of the one session.
 
-An answer that does not come in time is not waited for any longer. The request stays under way: it
-is answered before any later one, because a session is answered in order.
+The sync API waits on a lock, the async API on a future; the session's thread sets both. No thread
+is parked for a task.
+
+A transport stops waiting when the budget is used up. The request stays in flight: it is executed
+before any later one, because a session is answered in order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from lockfast.stores.zookeeper.errors import Unreachable
 from lockfast.stores.zookeeper.requests import Request
 from lockfast.stores.zookeeper.session import Batch, Session
 
-LEAST = 0.001
+MIN_BUDGET = 0.001
 
 
 class BlockingTransport:
@@ -25,25 +27,26 @@ class BlockingTransport:
         self._session = session
 
     async def ask(self, requests: Sequence[Request], budget: float) -> list[Any]:
-        """Send them together; their answers. `BackendError` if one of them is not known."""
+        """Send the requests in one batch; their answers. Raises `BackendError` if an answer is
+        missing."""
         session = self._session
         if not session.connected:
             budget = self._connect(budget)
-        waits = _Bell()
-        batch = session.send(requests, waits.wake)
-        if not waits.rang(budget):
+        answered = _OneShotEvent()
+        batch = session.send(requests, answered.set)
+        if not answered.wait(budget):
             raise _too_late(session)
         return _answers(batch)
 
     def _connect(self, budget: float) -> float:
-        """Wait for a connection; what is left of the budget then."""
+        """Wait for a connection; the rest of the budget."""
         session = self._session
         began = clock.now()
-        bell = _Bell()
-        patience = session.when_connected(bell.wake, budget)
-        bell.rang(patience)
+        connected = _OneShotEvent()
+        patience = session.when_connected(connected.set, budget)
+        connected.wait(patience)
         if not session.connected:
-            session.forget(bell.wake)
+            session.remove_listener(connected.set)
             raise session.unreachable()
         return _left(budget, patience, began)
 
@@ -53,7 +56,8 @@ class TaskTransport:
         self._session = session
 
     async def ask(self, requests: Sequence[Request], budget: float) -> list[Any]:
-        """Send them together; their answers. `BackendError` if one of them is not known."""
+        """Send the requests in one batch; their answers. Raises `BackendError` if an answer is
+        missing."""
         session = self._session
         if not session.connected:
             budget = await self._connect(budget)
@@ -75,33 +79,33 @@ class TaskTransport:
             async with asyncio.timeout(patience):
                 await future
         except TimeoutError:
-            pass  # what follows says it
+            pass  # reported below
         finally:
-            session.forget(done)
+            session.remove_listener(done)
         if not session.connected:
             raise session.unreachable()
         return _left(budget, patience, began)
 
 
-class _Bell:
-    """A lock: released means rung. Once; more often does no harm."""
+class _OneShotEvent:
+    """An event made of one lock: released means set. Setting it again has no effect."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def wake(self) -> None:
+    def set(self) -> None:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # rung already
+            pass  # set already
 
-    def rang(self, timeout: float) -> bool:
+    def wait(self, timeout: float) -> bool:
         return self._lock.acquire(timeout=max(timeout, 0.0))
 
 
 def _future() -> tuple[asyncio.Future[None], Callable[[], None]]:
-    """A future of this loop, and what sets it from any thread."""
+    """A future of the running loop, and a function that sets it from any thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -113,15 +117,15 @@ def _future() -> tuple[asyncio.Future[None], Callable[[], None]]:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            pass  # its loop is closed: nobody waits there any more
+            pass  # the loop is closed: no task waits any more
 
     return future, done
 
 
 def _left(budget: float, patience: float, began: float) -> float:
-    """After connecting. Who was given more time than it asked for, to open the session, still has
-    all of its own."""
-    return budget if patience > budget else max(began + budget - clock.now(), LEAST)
+    """The rest of the budget after connecting. A caller that was granted extra time to open the
+    session still has its whole budget."""
+    return budget if patience > budget else max(began + budget - clock.now(), MIN_BUDGET)
 
 
 def _answers(batch: Batch) -> list[Any]:

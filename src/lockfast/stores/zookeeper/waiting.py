@@ -1,5 +1,7 @@
-"""Where a claim stands in the queue, and what it does about it: take its turn, or watch what is in
-the way, and end it if its lease is over. See `order` for who stands in whose way."""
+"""A claim in the queue: take the hold, or watch the node that blocks it.
+
+A blocking node whose lease is over is deleted. `order` decides which node blocks which claim.
+"""
 
 from __future__ import annotations
 
@@ -9,123 +11,130 @@ from typing import Any
 from lockfast.core.law import REFRESH
 from lockfast.model import Busy, Claim, Differs, Granted
 from lockfast.stores.zookeeper.nodes import HOLDS, NEW, SESSION, TIMED, WAITS, facts_of
-from lockfast.stores.zookeeper.operation import Listed, Turn
-from lockfast.stores.zookeeper.order import Standing, standing
-from lockfast.stores.zookeeper.registry import Place
-from lockfast.stores.zookeeper.requests import Children, Exists, Get, No, Put, Request
+from lockfast.stores.zookeeper.operation import Listed, Operation
+from lockfast.stores.zookeeper.order import Position, position_of
+from lockfast.stores.zookeeper.registry import QueueEntry
+from lockfast.stores.zookeeper.requests import Children, Exists, Get, Put, Refusal, Request
 
 NEVER = float("inf")
 
 
-async def stand(
-    turn: Turn, claim: Claim, waiter: Place, listed: Listed, fresh: bool
+async def take_or_watch(
+    operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed, fresh: bool
 ) -> Granted | Busy | Differs | Listed | None:
-    """What we are told where we stand; a newer list to look at; None: we do not stand there."""
-    at = listed.at(waiter.name)
+    """Answer the claim by its position in the list. A newer `Listed`: decide again by that one.
+    None: the claim's node is not in the list."""
+    at = listed.at(entry.name)
     if at < 0:
         return None
-    if not waiter.granted:
+    if not entry.granted:
         size = listed.size
-        unfit = claim.take > size or (not waiter.settled and size != claim.slots)
+        unfit = claim.take > size or (not entry.size_checked and size != claim.slots)
         if unfit:
-            # Of another kind or size. Not if those who say so have ended.
-            before = [node for node in listed.nodes[:at] if node.life != SESSION]
-            if await turn.bury(waiter.parent, await turn.read(waiter.parent, before)):
-                return await turn.look(waiter.parent)
+            # The name has another kind or size, unless the nodes that define it have expired.
+            before = [node for node in listed.nodes[:at] if node.lifetime != SESSION]
+            if await operation.delete_expired(
+                entry.parent, await operation.read(entry.parent, before)
+            ):
+                return await operation.list_nodes(entry.parent)
             return Differs(size)
-        waiter.settled = True
-    stands = standing(listed.nodes, at, listed.size)
-    if stands.holds or waiter.granted:
-        return await _take(turn, claim, waiter, stands, fresh)
-    if stands.ahead is None:
-        return await _watch_all(turn, claim, waiter, stands)
-    return await _watch_one(turn, claim, waiter, stands)
+        entry.size_checked = True
+    position = position_of(listed.nodes, at, listed.size)
+    if position.holds or entry.granted:
+        return await _take(operation, claim, entry, position, fresh)
+    if position.ahead is None:
+        return await _watch_all(operation, claim, entry, position)
+    return await _watch_one(operation, claim, entry, position)
 
 
 async def _take(
-    turn: Turn, claim: Claim, waiter: Place, stands: Standing, fresh: bool
+    operation: Operation, claim: Claim, entry: QueueEntry, position: Position, fresh: bool
 ) -> Granted | None:
-    """It is ours. If its lease is to begin now, and not when its node was made, we write so. So
-    does who waited for a semaphore, before it goes on: the next one watches for that."""
-    restarts = waiter.life == TIMED and not fresh
-    waited = waiter.state == WAITS or stands.followed
-    if restarts or (stands.shared and waited and not waiter.marked):
-        facts = facts_of(claim, HOLDS, waiter.fence, waiter.since)
-        (answer,) = await turn.ask(Put(waiter.path, facts.encoded()))
-        if answer is No.NODE:
+    """Take the hold. Its node is written to if the lease begins now and not when the node was
+    created. A waiter of a semaphore writes as well: the next waiter watches for that."""
+    restarts = entry.lifetime == TIMED and not fresh
+    waited = entry.state == WAITS or position.followed
+    if restarts or (position.shared and waited and not entry.marked):
+        facts = facts_of(claim, HOLDS, entry.fence, entry.since)
+        (answer,) = await operation.ask(Put(entry.path, facts.encoded()))
+        if answer is Refusal.NO_NODE:
             return None
-        waiter.marked = True
-        waiter.state = HOLDS
-    waiter.granted = True
-    waiter.armed = False
-    return Granted(waiter.fence, turn.desk.grantable(claim.lease))
+        entry.marked = True
+        entry.state = HOLDS
+    entry.granted = True
+    entry.armed = False
+    return Granted(entry.fence, operation.registry.valid_for(claim.lease))
 
 
-async def _watch_one(turn: Turn, claim: Claim, waiter: Place, stands: Standing) -> Busy | Listed:
-    """Watch the one in the way; or it is gone, or over: a newer list."""
-    ahead = stands.ahead
+async def _watch_one(
+    operation: Operation, claim: Claim, entry: QueueEntry, position: Position
+) -> Busy | Listed:
+    """Watch the node ahead. A newer list if that node is gone or its lease is over."""
+    ahead = position.ahead
     assert ahead is not None
-    if not (claim.wait or stands.mortal):
+    if not (claim.wait or position.expiring):
         return Busy(REFRESH, 0)
-    path = f"{waiter.parent}/{ahead.name}"
-    requests: list[Request] = [Get(path, waiter.watching(path) if claim.wait else None)]
-    requests += _waiting(claim, waiter)
-    if stands.shared:
-        # It may have begun to hold before we watched it, and will not write so again.
-        wake = waiter.watching(waiter.parent) if claim.wait else None
-        requests += [Exists(waiter.parent, wake), Children(waiter.parent)]
-    answers = await turn.ask(*requests)
-    if not _waits(claim, waiter, answers) or answers[0] is No.NODE:
-        return await turn.look(waiter.parent)
-    if stands.mortal:
-        (seen,) = turn.seen(waiter.parent, stands.mortal, answers[:1])
-        if await turn.bury(waiter.parent, [seen]):
-            return await turn.look(waiter.parent)
-        return _busy(turn, waiter, turn.rest(seen))
-    if stands.shared:
-        listed = await turn.listed(waiter.parent, answers[-1])
-        at = listed.at(waiter.name)
-        if at < 0 or standing(listed.nodes, at, listed.size) != stands:
+    path = f"{entry.parent}/{ahead.name}"
+    requests: list[Request] = [Get(path, entry.arm(path) if claim.wait else None)]
+    requests += _mark_waiting(claim, entry)
+    if position.shared:
+        # It may have become a holder before the watch was set, and will not write again.
+        wake = entry.arm(entry.parent) if claim.wait else None
+        requests += [Exists(entry.parent, wake), Children(entry.parent)]
+    answers = await operation.ask(*requests)
+    if not _is_waiting(claim, entry, answers) or answers[0] is Refusal.NO_NODE:
+        return await operation.list_nodes(entry.parent)
+    if position.expiring:
+        (seen,) = operation.decode(entry.parent, position.expiring, answers[:1])
+        if await operation.delete_expired(entry.parent, [seen]):
+            return await operation.list_nodes(entry.parent)
+        return _busy(operation, entry, operation.time_left(seen))
+    if position.shared:
+        listed = await operation.parse_list(entry.parent, answers[-1])
+        at = listed.at(entry.name)
+        if at < 0 or position_of(listed.nodes, at, listed.size) != position:
             return listed
-    return _busy(turn, waiter)
+    return _busy(operation, entry)
 
 
-async def _watch_all(turn: Turn, claim: Claim, waiter: Place, stands: Standing) -> Busy | Listed:
-    """We are the first to get what becomes free of a semaphore: watch whoever comes and goes,
-    and the size."""
-    wake = waiter.watching(waiter.parent) if claim.wait else None
-    answers = await turn.ask(
-        *(Get(f"{waiter.parent}/{node.name}") for node in stands.mortal),
-        *_waiting(claim, waiter),
-        Exists(waiter.parent, wake),
-        Children(waiter.parent, wake),
+async def _watch_all(
+    operation: Operation, claim: Claim, entry: QueueEntry, position: Position
+) -> Busy | Listed:
+    """Watch the children and the size: the first waiter of a semaphore gets the next free slot."""
+    wake = entry.arm(entry.parent) if claim.wait else None
+    answers = await operation.ask(
+        *(Get(f"{entry.parent}/{node.name}") for node in position.expiring),
+        *_mark_waiting(claim, entry),
+        Exists(entry.parent, wake),
+        Children(entry.parent, wake),
     )
-    seen = turn.seen(waiter.parent, stands.mortal, answers[: len(stands.mortal)])
-    waits = _waits(claim, waiter, answers[len(stands.mortal) :])
-    if await turn.bury(waiter.parent, seen) or not waits:
-        return await turn.look(waiter.parent)
-    listed = await turn.listed(waiter.parent, answers[-1])
-    at = listed.at(waiter.name)
-    if at < 0 or standing(listed.nodes, at, listed.size) != stands:
+    seen = operation.decode(entry.parent, position.expiring, answers[: len(position.expiring)])
+    waits = _is_waiting(claim, entry, answers[len(position.expiring) :])
+    if await operation.delete_expired(entry.parent, seen) or not waits:
+        return await operation.list_nodes(entry.parent)
+    listed = await operation.parse_list(entry.parent, answers[-1])
+    at = listed.at(entry.name)
+    if at < 0 or position_of(listed.nodes, at, listed.size) != position:
         return listed
-    return _busy(turn, waiter, min((turn.rest(one) for one in seen), default=NEVER))
+    return _busy(operation, entry, min((operation.time_left(one) for one in seen), default=NEVER))
 
 
-def _busy(turn: Turn, waiter: Place, rest: float = NEVER) -> Busy:
-    waiter.recheck_at = turn.desk.clock() + rest
-    return Busy(min(rest, REFRESH), 0)
+def _busy(operation: Operation, entry: QueueEntry, time_left: float = NEVER) -> Busy:
+    entry.recheck_at = operation.registry.clock() + time_left
+    return Busy(min(time_left, REFRESH), 0)
 
 
-def _waiting(claim: Claim, waiter: Place) -> list[Request]:
-    """Say on our node that its lease has not begun, where others would end it by its lease."""
-    if not claim.wait or waiter.state != NEW or waiter.life != TIMED:
+def _mark_waiting(claim: Claim, entry: QueueEntry) -> list[Request]:
+    """The request that records on our node that its lease has not begun, where others would end it
+    by its lease."""
+    if not claim.wait or entry.state != NEW or entry.lifetime != TIMED:
         return []
-    return [Put(waiter.path, facts_of(claim, WAITS, waiter.fence, waiter.since).encoded())]
+    return [Put(entry.path, facts_of(claim, WAITS, entry.fence, entry.since).encoded())]
 
 
-def _waits(claim: Claim, waiter: Place, answers: Sequence[Any]) -> bool:
-    """It is said. False: our node is gone."""
-    if claim.wait and waiter.state == NEW:
-        waiter.state = WAITS
-        return waiter.life != TIMED or No.NODE not in answers
+def _is_waiting(claim: Claim, entry: QueueEntry, answers: Sequence[Any]) -> bool:
+    """Record the answer to `_mark_waiting`. False: our node is gone."""
+    if claim.wait and entry.state == NEW:
+        entry.state = WAITS
+        return entry.lifetime != TIMED or Refusal.NO_NODE not in answers
     return True

@@ -1,7 +1,7 @@
--- An operator ends the hold that has this fence, whoever owns it. The next fence is greater.
--- KEYS  holds, queue, places
+-- End the hold with this fence for an operator, whoever owns it. The next fence is greater.
+-- KEYS  holds, queue, waiters
 -- ARGV  fence
--- → 1 broken | 0 nobody holds it under this fence
+-- → 1 broken | 0 no hold has this fence
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@law

@@ -1,16 +1,16 @@
--- The law of slots on one name, as core/law.py says it: the same decisions in the same order.
--- Spliced in where a script says `--@law`, after the case that needs none of it.
+-- The law of slots on one name: the same decisions in the same order as core/law.py.
+-- Spliced in where a script has `--@law`, after the fast path that needs none of it.
 --
 -- One name is three keys with one hash tag:
---   holds   hash   claim id → 'fence ends since lease take slots home who', and '.f' → last fence
---   queue   zset   claim id by place; the unfair stand UNFAIR behind the fair
---   places  hash   claim id → 'fair ends since lease take slots home who', and '.n' → last place
--- Times are µs of this server's clock (TIME), which also dates what expires. A hold or a place whose
--- end has passed is dead whether its key is still there or not.
+--   holds    hash  id → 'fence ends since lease take slots wake_address who'; '.f' → last fence
+--   queue    zset  claim ids by position; unfair waiters come UNFAIR behind the fair ones
+--   waiters  hash  id → 'fair ends since lease take slots wake_address who'; '.n' → last position
+-- Times are µs of this server's clock (TIME), which also decides what has expired. A hold or a
+-- waiter whose end has passed is dead, whether its key still exists or not.
 --
--- Survives: a clock that is set back (the fence counts on from '.f', which stays for KEEP), a forgetful
--- restart (the fence has the clock as its floor), the death of whoever asked at any instant (the
--- script is atomic, and everything it writes ends by itself), being asked twice (by claim id).
+-- The law survives a clock that is set back (fences count on from '.f', which is kept for KEEP), a
+-- restart without data (no fence is below the clock), the death of the caller at any moment (the
+-- script is atomic, and everything it writes expires) and repeated calls (idempotent by claim id).
 --@constants
 
 local function digits(number)
@@ -21,49 +21,49 @@ local function foreign()
   error('FOREIGN data where lockfast keeps a lock')
 end
 
--- Do it, unless data of somebody else is in the way: then nothing. One name must not be in the way
--- of all others in a batch.
+-- Call `work`; return nil if foreign data is in the way: it must not block the rest of a batch.
 local function unless_foreign(work, ...)
   local done, answer = pcall(work, ...)
   if done then
     return answer
   end
-  local said = type(answer) == 'table' and answer.err or tostring(answer)
-  if not (string.find(said, 'WRONGTYPE', 1, true) or string.find(said, 'FOREIGN', 1, true)) then
+  local text = type(answer) == 'table' and answer.err or tostring(answer)
+  if not (string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'FOREIGN', 1, true)) then
     error(answer)
   end
   return nil
 end
 
--- A row as a table. `first` is its fence, or 1 | 0 for a fair or unfair place; `tail` is kept as it
--- is written.
-local function row(id, said)
-  local first, ends, since, tail, lease, take, slots, home =
-    string.match(said, '^(%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%S+) .*)$')
+-- Parse a row into a table. `first` is the fence of a hold, or 1 | 0 for a fair or unfair waiter;
+-- `tail` is kept as text.
+local function row(id, text)
+  local first, ends, since, tail, lease, take, slots, wake_address =
+    string.match(text, '^(%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%S+) .*)$')
   if not first then
     foreign()
   end
   return {
     id = id, first = tonumber(first), ends = tonumber(ends), since = since, tail = tail,
-    lease = tonumber(lease), take = tonumber(take), slots = tonumber(slots), home = home,
+    lease = tonumber(lease), take = tonumber(take), slots = tonumber(slots),
+    wake_address = wake_address,
   }
 end
 
-local function written(r)
+local function text_of(r)
   return string.format('%.0f %.0f %s %s', r.first, r.ends, r.since, r.tail)
 end
 
--- Where it is heard, and whose it is (nil: as before).
-local function move(r, home, who)
-  r.home = home
+-- Write the tail anew, with this wake address and owner (nil: the same owner).
+local function write_tail(r, wake_address, who)
+  r.wake_address = wake_address
   who = who or string.match(r.tail, '^%d+ %d+ %d+ %S+ (.*)$')
-  r.tail = string.format('%.0f %.0f %.0f %s %s', r.lease, r.take, r.slots, home, who)
+  r.tail = string.format('%.0f %.0f %.0f %s %s', r.lease, r.take, r.slots, wake_address, who)
 end
 
--- A book: one name's live holds, read at the beginning of a step. `bury` removes the dead.
-local function open(holds, queue, places, now, bury)
+-- Read a book: the live holds of one name at the beginning of a step. `purge` deletes dead ones.
+local function open(holds, queue, waiters, now, purge)
   local book = {
-    key = holds, queue = queue, places = places, now = now, holds = {}, taken = 0, last = 0,
+    key = holds, queue = queue, waiters = waiters, now = now, holds = {}, taken = 0, last = 0,
   }
   local raw = redis.call('HGETALL', holds)
   for i = 1, #raw, 2 do
@@ -75,7 +75,7 @@ local function open(holds, queue, places, now, bury)
         book.holds[hold.id] = hold
         book.taken = book.taken + hold.take
         book.slots = hold.slots
-      elseif bury then
+      elseif purge then
         redis.call('HDEL', holds, hold.id)
       end
     end
@@ -83,54 +83,54 @@ local function open(holds, queue, places, now, bury)
   return book
 end
 
-local function drop(book, id)
+local function dequeue(book, id)
   redis.call('ZREM', book.queue, id)
-  redis.call('HDEL', book.places, id)
+  redis.call('HDEL', book.waiters, id)
 end
 
--- What was found in the queue; nil if it could not be asked. In a cluster, while a slot is on its
--- way, a key that this very step has emptied is said to be elsewhere: nobody stands there.
-local function standing(found)
+-- Return what a query found in the queue, or nil if it failed. While a cluster's slot migrates, a
+-- key that this very step has emptied counts as 'non local': the queue is empty.
+local function queued(found)
   if not found.err then
     return found
   end
   return string.find(found.err, 'non local key', 1, true) and {} or nil
 end
 
--- The living place number `skip` of the fair, or of the unfair; the dead before it are buried.
-local function waiter(book, fair, skip)
+-- Return live waiter number `skip` among the fair or the unfair; dead ones before it are removed.
+local function waiter_at(book, fair, skip)
   local low, high = '-inf', '(' .. UNFAIR
   if not fair then
     low, high = UNFAIR, '+inf'
   end
   while true do
-    local found = standing(redis.pcall('ZRANGEBYSCORE', book.queue, low, high, 'LIMIT', skip, 1))
-      or redis.call('ZRANGEBYSCORE', book.queue, low, high) -- raises it, and tells this line
+    local found = queued(redis.pcall('ZRANGEBYSCORE', book.queue, low, high, 'LIMIT', skip, 1))
+      or redis.call('ZRANGEBYSCORE', book.queue, low, high) -- raises the error, with this line
     local id = found[1]
     if not id then
       return nil
     end
-    local said = redis.call('HGET', book.places, id)
-    if said then
-      local place = row(id, said)
-      if place.ends > book.now then
-        return place
+    local text = redis.call('HGET', book.waiters, id)
+    if text then
+      local waiter = row(id, text)
+      if waiter.ends > book.now then
+        return waiter
       end
     end
-    drop(book, id)
+    dequeue(book, id)
   end
 end
 
--- One that is written down and does not stand in the queue would never be served: one of the two
--- keys was evicted alone, say. It counts for nothing, and who asks takes a new place.
-local function place_of(book, id)
-  local said = redis.call('HGET', book.places, id)
-  local place = said and row(id, said)
-  if place and place.ends > book.now and redis.call('ZSCORE', book.queue, id) then
-    return place
+-- Return the waiter with this id. A waiter that has a row and no position in the queue would never
+-- be served (one of the two keys was evicted, say): it is removed, and the claim enqueued anew.
+local function waiter_of(book, id)
+  local text = redis.call('HGET', book.waiters, id)
+  local waiter = text and row(id, text)
+  if waiter and waiter.ends > book.now and redis.call('ZSCORE', book.queue, id) then
+    return waiter
   end
-  if place then
-    drop(book, id)
+  if waiter then
+    dequeue(book, id)
   end
   return nil
 end
@@ -139,7 +139,7 @@ local function slots_of(book)
   if book.slots then
     return book.slots
   end
-  local first = waiter(book, true, 0) or waiter(book, false, 0)
+  local first = waiter_at(book, true, 0) or waiter_at(book, false, 0)
   return first and first.slots
 end
 
@@ -158,16 +158,16 @@ end
 
 local function write_hold(book, hold)
   book.holds[hold.id] = hold
-  redis.call('HSET', book.key, '.f', digits(book.last), hold.id, written(hold))
+  redis.call('HSET', book.key, '.f', digits(book.last), hold.id, text_of(hold))
   keep_holds(book)
 end
 
-local function grant(book, place, lease, fence)
-  place.first, place.since = fence, digits(book.now)
-  place.ends = book.now + lease
-  book.taken = book.taken + place.take
-  book.slots = place.slots
-  write_hold(book, place)
+local function grant(book, waiter, lease, fence)
+  waiter.first, waiter.since = fence, digits(book.now)
+  waiter.ends = book.now + lease
+  book.taken = book.taken + waiter.take
+  book.slots = waiter.slots
+  write_hold(book, waiter)
   return { 1, fence, lease }
 end
 
@@ -177,25 +177,25 @@ local function extend(book, hold, lease)
   return { 1, hold.first, lease }
 end
 
-local function write_place(book, place)
-  place.ends = book.now + PLACE
-  redis.call('HSET', book.places, place.id, written(place))
-  redis.call('PEXPIRE', book.queue, PLACED)
-  redis.call('PEXPIRE', book.places, PLACED)
+local function write_waiter(book, waiter)
+  waiter.ends = book.now + WAITER_LEASE
+  redis.call('HSET', book.waiters, waiter.id, text_of(waiter))
+  redis.call('PEXPIRE', book.queue, WAITER_LEASE_MS)
+  redis.call('PEXPIRE', book.waiters, WAITER_LEASE_MS)
 end
 
-local function add_place(book, place)
-  local number = redis.call('HINCRBY', book.places, '.n', 1)
-  redis.call('ZADD', book.queue, place.first == 1 and number or UNFAIR + number, place.id)
-  write_place(book, place)
+local function enqueue(book, waiter)
+  local number = redis.call('HINCRBY', book.waiters, '.n', 1)
+  redis.call('ZADD', book.queue, waiter.first == 1 and number or UNFAIR + number, waiter.id)
+  write_waiter(book, waiter)
 end
 
--- In a cluster a process listens at the node that served the name when it last asked, which its home
--- names: 's' (sharded) or 'c' (classic), the beginning of the node's id, and the process. Counts are
--- of one node, so who listened elsewhere is not known to be gone. And who is gone is not rung: what
--- is published may be heard at another node, by somebody who would believe in a grant that was none.
-local function ring_in_cluster(book, message, kind, node, ear)
-  local channel = 'lf:wake:' .. ear .. ':' .. book.key
+-- In a cluster a process listens at the node that served the name at its last request. Its wake
+-- address names that node: 's' (sharded) or 'c' (classic), a prefix of the node's id, the process.
+-- A node counts its own subscribers only, so a listener at another node is not known to be gone.
+-- A waiter that is gone gets no message: at another node it might be received as a grant.
+local function wake_in_cluster(book, message, kind, node, listener)
+  local channel = 'lf:wake:' .. listener .. ':' .. book.key
   local count = kind == 's' and 'SHARDNUMSUB' or 'NUMSUB'
   if string.sub(redis.call('CLUSTER', 'MYID'), 1, #node) == node
     and redis.call('PUBSUB', count, channel)[2] == 0
@@ -210,19 +210,18 @@ local function ring_in_cluster(book, message, kind, node, ear)
   return true
 end
 
--- Ring one bell. False: nobody listens to it, so the process that waits is gone. One that has not
--- begun to listen yet ('.') asks again by itself as soon as it does. Who is gone is not rung: what
--- is published reaches our replicas, too, and who still listens to one of them (it was the master)
--- would believe in a grant that was none.
-local function ring(book, place, message)
-  if place.home == '.' then
+-- Wake one waiter. False: its channel has no subscriber, so the waiting process is gone. A waiter
+-- that does not listen yet ('.') claims again once it does. A waiter that is gone gets no message:
+-- messages reach replicas, and a client still subscribed there would take it for a grant.
+local function wake(book, waiter, message)
+  if waiter.wake_address == '.' then
     return true
   end
-  local kind, node, ear = string.match(place.home, '^([sc])(%x+):(%S+)$')
+  local kind, node, listener = string.match(waiter.wake_address, '^([sc])(%x+):(%S+)$')
   if kind then
-    return ring_in_cluster(book, message, kind, node, ear)
+    return wake_in_cluster(book, message, kind, node, listener)
   end
-  local channel = 'lf:wake:' .. place.home
+  local channel = 'lf:wake:' .. waiter.wake_address
   if redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0 then
     return false
   end
@@ -230,73 +229,73 @@ local function ring(book, place, message)
   return true
 end
 
--- How many slots those who wait in order may take now.
+-- Return how many slots the fair waiters may take now.
 local function free_of(book, slots)
   if slots < LATCH then
     return slots - book.taken
   end
   if slots < BARRIER then
-    return book.taken >= slots - LATCH and 0 or -1 -- they take none
+    return book.taken >= slots - LATCH and 0 or -1 -- waiters of a latch take no slots
   end
   for skip = 0, slots - BARRIER - 1 do
-    if not waiter(book, true, skip) then
+    if not waiter_at(book, true, skip) then
       return 0
     end
   end
   return slots - BARRIER
 end
 
--- Grant what is free to those at the head, in order; what `awake` got, who is asking just now.
--- Work is bounded by what is granted and who died, not by how many wait.
-local function serve(book, awake)
-  local free, got, place
-  while not free or free > 0 or place.take == 0 do
-    place = waiter(book, true, 0)
-    if not place then
+-- Grant free slots to the waiters at the head, in order; return what `caller` got, the waiter that
+-- sent this call. The work is bounded by the waiters granted or removed, not by the queue's length.
+local function serve(book, caller)
+  local free, got, waiter
+  while not free or free > 0 or waiter.take == 0 do
+    waiter = waiter_at(book, true, 0)
+    if not waiter then
       break
     end
-    free = free or free_of(book, place.slots)
-    if place.take > free then
+    free = free or free_of(book, waiter.slots)
+    if waiter.take > free then
       break -- nobody overtakes it, or a writer would starve
     end
-    drop(book, place.id)
-    if awake and place.id == awake.id then
-      free = free - place.take
-      got = grant(book, place, place.lease, next_fence(book))
+    dequeue(book, waiter.id)
+    if caller and waiter.id == caller.id then
+      free = free - waiter.take
+      got = grant(book, waiter, waiter.lease, next_fence(book))
     else
-      local fence, lease = next_fence(book), math.min(place.lease, FIRST)
-      if place.slots >= BARRIER then
-        lease = place.lease -- nobody waits for it to end, and who is late must find that it passed
+      local fence, lease = next_fence(book), math.min(waiter.lease, FIRST_LEASE)
+      if waiter.slots >= BARRIER then
+        lease = waiter.lease -- nobody waits for its end, and a late party must find that it passed
       end
-      -- Who waits and is gone is passed over; but who came to a barrier has come.
-      local heard = ring(book, place, place.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
-      if heard or place.slots >= BARRIER then
-        free = free - place.take
-        grant(book, place, lease, fence)
+      -- A waiter that is gone is skipped; at a barrier it counts, since it has arrived.
+      local reached = wake(book, waiter, waiter.id .. ' ' .. digits(fence) .. ' ' .. digits(lease))
+      if reached or waiter.slots >= BARRIER then
+        free = free - waiter.take
+        grant(book, waiter, lease, fence)
       end
     end
   end
-  if awake and awake.first ~= 1 then
-    free = free or awake.slots - book.taken
-    if awake.take <= free then
-      drop(book, awake.id) -- whoever asks first gets it, though others were rung before
-      free = free - awake.take
-      got = grant(book, awake, awake.lease, next_fence(book))
+  if caller and caller.first ~= 1 then
+    free = free or caller.slots - book.taken
+    if caller.take <= free then
+      dequeue(book, caller.id) -- the first unfair claim wins, although others were woken before it
+      free = free - caller.take
+      got = grant(book, caller, caller.lease, next_fence(book))
     end
   end
   local skip = 0
   while not free or free > 0 do
-    place = waiter(book, false, skip)
-    if not place then
+    waiter = waiter_at(book, false, skip)
+    if not waiter then
       break
     end
-    free = free or place.slots - book.taken
+    free = free or waiter.slots - book.taken
     skip = skip + 1
-    if place.take <= free then
-      if ring(book, place, place.id) then
-        free = free - place.take
+    if waiter.take <= free then
+      if wake(book, waiter, waiter.id) then
+        free = free - waiter.take
       else
-        drop(book, place.id)
+        dequeue(book, waiter.id)
         skip = skip - 1
       end
     end
@@ -304,63 +303,63 @@ local function serve(book, awake)
   return got
 end
 
--- Ask again when a hold ends by itself, if we are the first to profit; else only to refresh.
-local function busy(book, place)
+-- Answer a waiter: the first of the queue claims again when a hold expires, others only to refresh.
+local function busy(book, waiter)
   local after = REFRESH
   for _, hold in pairs(book.holds) do
     after = math.min(after, hold.ends - book.now)
   end
-  if after < REFRESH and place.first == 1 then
-    local first = waiter(book, true, 0)
-    if first and first.id ~= place.id then
+  if after < REFRESH and waiter.first == 1 then
+    local first = waiter_at(book, true, 0)
+    if first and first.id ~= waiter.id then
       after = REFRESH
     end
   end
   return { 0, after, book.last }
 end
 
--- Refresh a place, from where the asker listens now ('': as before); it may be its turn.
-local function refresh(book, place, home)
-  if home ~= '' and home ~= place.home then
-    move(place, home)
+-- Refresh a waiter, with its current wake address ('': unchanged), and serve the queue.
+local function refresh(book, waiter, wake_address)
+  if wake_address ~= '' and wake_address ~= waiter.wake_address then
+    write_tail(waiter, wake_address)
   end
-  write_place(book, place)
-  return serve(book, place) or busy(book, place)
+  write_waiter(book, waiter)
+  return serve(book, waiter) or busy(book, waiter)
 end
 
--- A latch or a barrier: count it down, or wait for the others.
+-- Claim on a latch or a barrier: count down, or wait for the others.
 local function gather(book, mine, wait)
   if mine.slots < BARRIER and mine.take > 0 then
     if free_of(book, mine.slots) == 0 then
       return { 0, REFRESH, book.last } -- nothing is left to count
     end
-    move(mine, '-') -- it stays although its process may end
+    write_tail(mine, '-') -- the count remains although its process may end
     local counted = grant(book, mine, mine.lease, next_fence(book))
     for _, hold in pairs(book.holds) do
       if hold.take > 0 then
-        extend(book, hold, mine.lease) -- all is forgotten together, so long after the last
+        extend(book, hold, mine.lease) -- all counts expire together, one lease after the last
       end
     end
     serve(book)
     return counted
   end
-  mine.first = 1 -- all are let through together
-  add_place(book, mine)
+  mine.first = 1 -- all waiters pass together
+  enqueue(book, mine)
   local answer = serve(book, mine)
   if not answer and not wait then
-    drop(book, mine.id)
+    dequeue(book, mine.id)
   end
   return answer or busy(book, mine)
 end
 
--- Grant it, or give it a place, if it waits.
+-- Grant the claim, or enqueue it if it waits.
 local function claim(book, mine, wait)
   if book.holds[mine.id] then
     return extend(book, book.holds[mine.id], mine.lease)
   end
-  local place = place_of(book, mine.id)
-  if place then
-    return refresh(book, place, mine.home)
+  local waiter = waiter_of(book, mine.id)
+  if waiter then
+    return refresh(book, waiter, mine.wake_address)
   end
   local slots = slots_of(book) or mine.slots
   if slots ~= mine.slots then
@@ -370,29 +369,29 @@ local function claim(book, mine, wait)
     return gather(book, mine, wait)
   end
   if book.taken < slots then
-    serve(book) -- a lease that ran out has freed slots for those who wait already
+    serve(book) -- an expired lease has freed slots for the waiters that were here first
   end
-  if mine.take <= slots - book.taken and not (mine.first == 1 and waiter(book, true, 0)) then
+  if mine.take <= slots - book.taken and not (mine.first == 1 and waiter_at(book, true, 0)) then
     return grant(book, mine, mine.lease, next_fence(book))
   end
   if wait then
-    add_place(book, mine)
+    enqueue(book, mine)
   end
   return busy(book, mine)
 end
 
--- What operators see: the rows as they are written. At most `most` of those who wait.
-local function look(book, most)
+-- Return the rows for an operator, as text, with at most `most` waiters.
+local function snapshot(book, most)
   local holds, waiters = {}, {}
   for _, hold in pairs(book.holds) do
-    holds[#holds + 1] = written(hold)
+    holds[#holds + 1] = text_of(hold)
   end
-  local found = standing(redis.pcall('ZRANGE', book.queue, 0, most - 1))
-    or redis.call('ZRANGE', book.queue, 0, 0) -- raises it, and tells this line
+  local found = queued(redis.pcall('ZRANGE', book.queue, 0, most - 1))
+    or redis.call('ZRANGE', book.queue, 0, 0) -- raises the error, with this line
   for _, id in ipairs(found) do
-    local said = redis.call('HGET', book.places, id)
-    if said and row(id, said).ends > book.now then
-      waiters[#waiters + 1] = said
+    local text = redis.call('HGET', book.waiters, id)
+    if text and row(id, text).ends > book.now then
+      waiters[#waiters + 1] = text
     end
   end
   return { book.now, holds, waiters }

@@ -1,7 +1,7 @@
--- A waiter gives up its place, and a grant that crossed on the way. Idempotent.
--- KEYS  holds, queue, places
+-- Withdraw a waiter, or the grant that crossed its withdrawal. Idempotent.
+-- KEYS  holds, queue, waiters
 -- ARGV  id, how many waiters to show at most
--- → what is there now, as look.lua shows it, and 1 if a grant had crossed
+-- → the remaining rows, as in inspect.lua, and 1 if a grant had crossed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@law
@@ -12,9 +12,9 @@ if mine then
   book.holds[mine.id] = nil
   book.taken = book.taken - mine.take
 else
-  drop(book, ARGV[1])
+  dequeue(book, ARGV[1])
 end
 serve(book)
-local seen = look(book, tonumber(ARGV[2]))
+local seen = snapshot(book, tonumber(ARGV[2]))
 seen[4] = mine and 1 or 0
 return seen

@@ -1,23 +1,23 @@
--- Extend holds, each under the fence of its quorum: a node that granted under a lower one takes that
--- one over, if it is above all that were given here since. Never makes anything: what was released,
--- flushed or lost stays so. The second phase of a claim, and the renewal of a hold.
--- KEYS  the holds of each
+-- Extend holds, each under the fence of its quorum: the second phase of a claim, and the renewal of
+-- a hold. A node that granted under a lower fence adopts the quorum's, if it is above all fences
+-- issued here since. Creates nothing: a hold that was released, flushed or lost stays so.
+-- KEYS  for each: holds
 -- ARGV  for each: id, fence, lease in µs
--- → for each: 1 extended, under this fence | 0 not held any more | the last fence given here, negative:
---   extended, but this fence cannot be had here any more
+-- → for each: 1 extended, under this fence | 0 not held any more | minus the last fence issued
+--   here: extended, but this node cannot adopt the fence any more
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answers = {}
 for i, key in ipairs(KEYS) do
   local id, fence, lease = ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
-  local said = redis.pcall('HGET', key, id)
-  if type(said) == 'table' then
-    if not string.find(said.err, 'WRONGTYPE', 1, true) then
-      redis.call('HGET', key, id) -- raises it again, and tells this line
+  local text = redis.pcall('HGET', key, id)
+  if type(text) == 'table' then
+    if not string.find(text.err, 'WRONGTYPE', 1, true) then
+      redis.call('HGET', key, id) -- raises the error again, with this line
     end
-    said = '' -- somebody put other data there: this one is lost, its neighbours are not
+    text = '' -- foreign data: this hold is lost, the others are not
   end
-  local known, ends, rest = string.match(said or '', '^(%d+) (%d+) (.*)$')
+  local known, ends, rest = string.match(text or '', '^(%d+) (%d+) (.*)$')
   answers[i] = 0
   if known and tonumber(ends) > now then
     known = tonumber(known)
@@ -32,7 +32,7 @@ for i, key in ipairs(KEYS) do
       end
     end
     redis.call('HSET', key, id, string.format('%.0f %.0f %s', known, now + lease, rest))
-    -- The last fence is remembered until our own clock is well past it, whoever's clock it was.
+    -- The last fence is remembered until this node's clock is well past it; it may be another's.
     local ttl = math.ceil(math.max(lease, last - now + 90000000, 90000000) / 1000)
     if redis.call('HLEN', key) > 2 then
       ttl = math.max(ttl, redis.call('PTTL', key)) -- another hold of the name may last longer

@@ -1,6 +1,5 @@
--- A hold goes on with fewer slots, under its fence, as long as it had; what became free serves the
--- next.
--- KEYS  holds, queue, places
+-- Reduce the slots of a hold; its fence and its end stay. The freed slots go to the next waiters.
+-- KEYS  holds, queue, waiters
 -- ARGV  id, take
 -- → {1, fence, rest of its lease} done | {3} not held any more
 local time = redis.call('TIME')
@@ -14,7 +13,7 @@ end
 local take = math.min(mine.take, tonumber(ARGV[2]))
 book.taken = book.taken - mine.take + take
 mine.take = take
-move(mine, mine.home)
+write_tail(mine, mine.wake_address)
 write_hold(book, mine)
 serve(book)
 return { 1, mine.first, mine.ends - now }

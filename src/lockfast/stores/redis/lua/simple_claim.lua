@@ -1,8 +1,8 @@
--- The plain lock that other libraries write: one string, made if it is not there, with an expiry.
--- Idempotent: asked again by who holds it, the lease starts again.
+-- Claim the plain lock of other libraries: one string with an expiry, set if it does not exist.
+-- Idempotent: called again by the holder, the lease restarts.
 -- KEYS  the name itself
 -- ARGV  id, lease in ms
--- → {1} ours | {0, rest of the other's lease in ms; -1 if it has none}
+-- → {1} granted | {0, what is left of the other's lease in ms; -1 if it has none}
 local held = redis.call('GET', KEYS[1])
 if not held then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

@@ -1,7 +1,8 @@
--- Extend plain locks that are still ours; look at those that we wait for. Makes nothing.
+-- Extend plain locks that are still held by their claims; read those that are waited for. Creates
+-- nothing.
 -- KEYS  the names
 -- ARGV  for each: id, lease in ms
--- → for each two numbers: 1, 0 extended | 3, 0 free | 0, rest of another's lease in ms
+-- → for each two numbers: 1, 0 extended | 3, 0 free | 0, what is left of another's lease in ms
 local answers = {}
 for i, key in ipairs(KEYS) do
   local held = redis.call('GET', key)

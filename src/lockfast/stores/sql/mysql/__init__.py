@@ -1,1 +1,1 @@
-"""MariaDB and MySQL: the rows of `backends.rows`; who waits looks, a process at a time."""
+"""MariaDB and MySQL: the SQL backend with wake-ups by polling, one statement per process."""

@@ -1,8 +1,8 @@
-"""Connections to MariaDB and MySQL, blocking: PyMySQL connects, and carries one string at a time.
+"""Blocking connections to MariaDB and MySQL: PyMySQL connects, and sends one string at a time.
 
-Its cursors are left out: they quote, and remember, what is not needed here. Nothing is retried.
-Whoever catches an error looks at ``broken``: a link that is, is closed, because an answer may still
-come on it, and because a transaction that did not come to its end is undone so.
+PyMySQL's cursors are not used: their quoting and buffering are not needed here. Nothing is retried.
+After an error the caller checks ``broken``: a broken connection is closed, because a reply may
+still arrive on it, and because closing rolls back a transaction that was not finished.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pymysql.constants import CLIENT
 from lockfast import clock
 from lockfast.errors import BackendError
 from lockfast.stores.sql.mysql import schema, user_connections
-from lockfast.stores.sql.mysql.dialect import spoken
-from lockfast.stores.sql.mysql.errors import explained, refuse_unfit
+from lockfast.stores.sql.mysql.dialect import as_text
+from lockfast.stores.sql.mysql.errors import exception_for, refuse_unfit
 from lockfast.stores.sql.mysql.prepared import (
     FORGOTTEN,
     PREPARE,
@@ -32,50 +32,54 @@ from lockfast.stores.sql.mysql.prepared import (
     Call,
     Result,
     Statement,
-    done,
-    in_digits,
-    numbered,
-    packed,
+    decode_ok,
+    decode_prepared,
+    execute_packet,
+    in_hex,
 )
-from lockfast.stores.sql.user_connections import LOOKING, Given
+from lockfast.stores.sql.user_connections import LEAST_CHECKING, UserConnections
 
 T = TypeVar("T")
 SETTLING, SILENCE = 0.25, 0.1
-ANSWER = 4096
+PACKET_SIZE = 4096
 
 
 class Address:
-    """How to connect: words that PyMySQL and asyncmy both understand; or who makes connections for
-    us."""
+    """Connection parameters, as PyMySQL and asyncmy both accept them, or a maker of connections."""
 
-    def __init__(self, said: dict[str, Any], where: str, maker: Given | None = None) -> None:
-        self.said = said
+    def __init__(
+        self,
+        parameters: dict[str, Any],
+        where: str,
+        connections: UserConnections | None = None,
+    ) -> None:
+        self.parameters = parameters
         self.where = where
-        self.user_connections = maker
+        self.user_connections = connections
 
 
 @functools.cache
-def unchecked() -> ssl.SSLContext:
-    """For who gave no certificates: nobody can listen, but it may be anybody who answers."""
+def unverified_context() -> ssl.SSLContext:
+    """TLS context for URLs without certificates: encrypted, but the server is not verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-class Session(pymysql.connections.Connection):  # type: ignore[misc]
-    """PyMySQL's, which speaks TLS to a server that can, and makes a context for it each time: 20 ms
-    of CPU to read certificates that it does not check then. Here all have the same."""
+class TlsConnection(pymysql.connections.Connection):  # type: ignore[misc]
+    """PyMySQL's connection with one shared TLS context. PyMySQL uses TLS wherever the server offers
+    it and creates a context each time: 20 ms of CPU to read certificates that it does not check."""
 
     def _create_ssl_ctx(self, sslp: Any) -> Any:
-        return super()._create_ssl_ctx(sslp) if sslp else unchecked()
+        return super()._create_ssl_ctx(sslp) if sslp else unverified_context()
 
 
-class Link:
-    """One session; for one thread at a time."""
+class Connection:
+    """One session, for one thread at a time."""
 
-    def __init__(self, connection: Any, where: str) -> None:
-        self._connection = connection
+    def __init__(self, driver: Any, where: str) -> None:
+        self._driver = driver
         self._where = where
         self._prepared: dict[Statement, int] = {}
         self._prepares = True
@@ -83,69 +87,70 @@ class Link:
         self.broken = False
         self.used = clock.now()
 
-    def ask(self, request: Any, budget: float) -> Any:
-        """What one string says, statement by statement. A request may carry something along."""
+    def execute(self, request: Any, budget: float) -> Any:
+        """Return the results of a request, one per statement. A tuple is (context, SQL): the
+        context is returned with the results."""
         if isinstance(request, Call):
-            return [self._careful(self._called, request, budget)]
+            return [self._guarded(self._call, request, budget)]
         if isinstance(request, tuple):
-            return request[0], self._ask(request[1], budget)
+            return request[0], self._execute_text(request[1], budget)
         if isinstance(request, list):  # each is one statement
-            text = ";".join(map(spoken, request))
-            return [[result] for result in self._ask(text, budget)]
-        return self._ask(request, budget)
+            text = ";".join(map(as_text, request))
+            return [[result] for result in self._execute_text(text, budget)]
+        return self._execute_text(request, budget)
 
-    def _ask(self, sql: str, budget: float) -> list[Result]:
-        results: list[Result] = self._careful(self._said, sql, budget)
+    def _execute_text(self, sql: str, budget: float) -> list[Result]:
+        results: list[Result] = self._guarded(self._query, sql, budget)
         return results
 
-    def _said(self, sql: str, budget: float) -> list[Result]:
-        connection = self._connection
+    def _query(self, sql: str, budget: float) -> list[Result]:
+        driver = self._driver
         until = clock.now() + budget
-        connection.query(sql)
-        results = [result_of(connection._result)]
-        while connection._result.has_next:
-            connection._read_timeout = max(until - clock.now(), 0.001)
-            connection.next_result()
-            results.append(result_of(connection._result))
+        driver.query(sql)
+        results = [result_of(driver._result)]
+        while driver._result.has_next:
+            driver._read_timeout = max(until - clock.now(), 0.001)
+            driver.next_result()
+            results.append(result_of(driver._result))
         return results
 
-    def _called(self, call: Call, budget: float) -> Result:
-        connection = self._connection
-        call = in_digits(call, connection.server_version)
+    def _call(self, call: Call, budget: float) -> Result:
+        driver = self._driver
+        call = in_hex(call, driver.server_version)
         statement = call.statement
         try:
             number = self._prepared.get(statement)
             if number is None:
                 if not self._prepares:
-                    return self._said(spoken(call), budget)[0]
-                connection._execute_command(PREPARE, statement.sql)
-                number, descriptions = numbered(connection._read_packet().get_all_data())
+                    return self._query(as_text(call), budget)[0]
+                driver._execute_command(PREPARE, statement.sql)
+                number, descriptions = decode_prepared(driver._read_packet().get_all_data())
                 for _ in range(descriptions + 1 if descriptions else 0):
-                    connection._read_packet()
+                    driver._read_packet()
                 self._prepared[statement] = number
             self._limit(budget)
-            connection._sock.sendall(packed(number, call.values))
-            return done(self._answer())
+            driver._sock.sendall(execute_packet(number, call.values))
+            return decode_ok(self._receive_packet())
         except pymysql.MySQLError as error:
-            code, _ = code_and_words(error)
+            code, _ = code_and_message(error)
             if code in FORGOTTEN:
                 self._prepared.clear()
             if code not in REFUSED:
                 raise
             self._prepares = False
-            return self._said(spoken(call), budget)[0]
+            return self._query(as_text(call), budget)[0]
 
     def _limit(self, budget: float) -> None:
-        """The kernel's own limit, rounded up, mostly the one that it has: Python's costs three
-        system calls more for each statement. With TLS only Python's works."""
-        connection, sock = self._connection, self._connection._sock
+        """Set the kernel's socket time-out, rounded up so that it rarely changes: Python's time-out
+        costs three more system calls per statement. With TLS only Python's works."""
+        driver, sock = self._driver, self._driver._sock
         if type(sock) is not socket.socket:
             sock.settimeout(budget)
-            connection._current_timeout = budget
+            driver._current_timeout = budget
             return
-        if connection._current_timeout is not None:
+        if driver._current_timeout is not None:
             sock.settimeout(None)
-            connection._current_timeout = None
+            driver._current_timeout = None
         hundredths = int(budget * 100) + 1
         if hundredths != self._limited:
             self._limited = hundredths
@@ -153,72 +158,75 @@ class Link:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def _answer(self) -> bytes:
-        """One packet: it comes alone, and in one piece nearly always. The driver makes a file, two
-        reads and three objects of it, which takes as long as the server does."""
-        receive = self._connection._sock.recv
-        answer: bytes = receive(ANSWER)
-        while len(answer) < 5 or len(answer) < 4 + int.from_bytes(answer[:3], "little"):
-            more = receive(ANSWER)
+    def _receive_packet(self) -> bytes:
+        """Receive one packet, which comes alone and nearly always in one piece. The driver would
+        use a file object, two reads and three objects for it, which takes as long as the server
+        does."""
+        receive = self._driver._sock.recv
+        packet: bytes = receive(PACKET_SIZE)
+        while len(packet) < 5 or len(packet) < 4 + int.from_bytes(packet[:3], "little"):
+            more = receive(PACKET_SIZE)
             if not more:
-                raise ConnectionError("the server closed it")
-            answer += more
-        if answer[4] == 0xFF:
-            pymysql.err.raise_mysql_exception(answer[4:])
-        return answer[4:]
+                raise ConnectionError("the server closed the connection")
+            packet += more
+        if packet[4] == 0xFF:
+            pymysql.err.raise_mysql_exception(packet[4:])
+        return packet[4:]
 
-    def _careful(self, exchange: Callable[[Any, float], T], said: Any, budget: float) -> T:
-        """Its errors as ours."""
-        connection = self._connection
-        wire = connection._rfile  # PyMySQL lets go of it when it is interrupted
-        connection._read_timeout = connection._write_timeout = budget
+    def _guarded(self, exchange: Callable[[Any, float], T], request: Any, budget: float) -> T:
+        """Run an exchange and map its errors."""
+        driver = self._driver
+        wire = driver._rfile  # PyMySQL discards it when it is interrupted
+        driver._read_timeout = driver._write_timeout = budget
         try:
-            return exchange(said, budget)
+            return exchange(request, budget)
         except pymysql.MySQLError as error:
-            raise self._refused(error, said, budget) from error
-        except (TimeoutError, BlockingIOError):  # Python's limit, or the kernel's
+            raise self._exception(error, request, budget) from error
+        except (TimeoutError, BlockingIOError):  # Python's time-out, or the kernel's
             raise self._late(budget) from None
         except OSError as error:
             self.broken = True
-            raise BackendError(f"the connection to {self._where} is lost: {error}") from error
+            raise BackendError(f"the connection to {self._where} was lost: {error}") from error
         except BaseException:
-            # Ctrl-C, say. Whoever was interrupted leaves next, on another connection, and must not
-            # be faster than what it gives up: so its end is waited for, if it comes soon.
+            # Ctrl-C, for example. The interrupted waiter leaves the queue next, on another
+            # connection, and must not overtake its own claim: so wait briefly for its end.
             self.broken = True
             self._settle(wire)
             raise
 
     def _settle(self, wire: Any) -> None:
-        """Until the server has said all that it had to say, or long enough."""
+        """Wait until the server has replied completely, or for `SETTLING` seconds."""
         pause, until = SETTLING, clock.now() + SETTLING
         with contextlib.suppress(OSError, ValueError):
-            waiter = select.poll()
-            waiter.register(wire.fileno(), select.POLLIN)
-            while (rest := until - clock.now()) > 0 and waiter.poll(min(rest, pause) * 1000):
+            poller = select.poll()
+            poller.register(wire.fileno(), select.POLLIN)
+            while (rest := until - clock.now()) > 0 and poller.poll(min(rest, pause) * 1000):
                 if not os.read(wire.fileno(), 65536):
                     return
-                pause = SILENCE  # it has begun to speak
+                pause = SILENCE  # the reply has begun
 
-    def _refused(self, error: pymysql.MySQLError, request: Any, budget: float) -> Exception:
-        code, said = code_and_words(error)
+    def _exception(self, error: pymysql.MySQLError, request: Any, budget: float) -> Exception:
+        code, message = code_and_message(error)
         if not isinstance(error, pymysql.err.ProgrammingError) or request[:5] == "BEGIN":
-            self.broken = True  # a transaction may be open, or an answer on its way
-        return self._late(budget) if "timed out" in said else explained(code, said, self._where)
+            self.broken = True  # a transaction may be open, or a reply under way
+        if "timed out" in message:
+            return self._late(budget)
+        return exception_for(code, message, self._where)
 
     def _late(self, budget: float) -> BackendError:
         self.broken = True
         return BackendError(f"{self._where} did not answer within {budget:.3g} s")
 
-    def furnish(self, budget: float) -> None:
+    def create_tables(self, budget: float) -> None:
         for table in schema.TABLES:
-            self._ask(table, budget)
+            self._execute_text(table, budget)
 
     def is_stale(self) -> bool:
-        """Did the server close it while we did not look?"""
-        sock = self._connection._sock
+        """Return whether the server closed the idle connection."""
+        sock = self._driver._sock
         try:
             sock.setblocking(False)
-            # Of the kernel also where TLS is spoken: that one has no answer without taking it.
+            # The kernel's recv also with TLS: an SSLSocket cannot peek.
             socket.socket.recv(sock, 1, socket.MSG_PEEK)
             return True
         except BlockingIOError:
@@ -226,17 +234,17 @@ class Link:
         except (OSError, AttributeError):
             return True
         finally:
-            self._connection._current_timeout = -1
+            self._driver._current_timeout = -1
             if sock is not None:
                 sock.setblocking(True)
 
     def close(self) -> None:
-        """Without a word: it may be in the middle of an answer."""
+        """Close without COM_QUIT: the connection may be in the middle of a reply."""
         self.broken = True
-        self._connection._force_close()
+        self._driver._force_close()
 
     def after_fork_in_child(self) -> None:
-        """The parent's session is the parent's: only our copy of its socket is closed."""
+        """Close this process's copy of the socket; the parent's session goes on."""
         self.close()
 
 
@@ -244,70 +252,71 @@ def result_of(result: Any) -> Result:
     return Result(result.affected_rows or 0, result.insert_id or 0, result.rows or ())
 
 
-def code_and_words(error: Exception) -> tuple[int, str]:
+def code_and_message(error: Exception) -> tuple[int, str]:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    said = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return code, said
+    message = str(error.args[1]) if len(error.args) > 1 else str(error)
+    return code, message
 
 
-def connect(address: Address, budget: float) -> Link:
-    """A session that was looked at: it can write."""
+def connect(address: Address, budget: float) -> Connection:
+    """Connect, and check that the server is writable and fit for locks."""
     until = clock.now() + budget
-    words = address.said
+    parameters = address.parameters
     try:
         made = (
             None
             if address.user_connections is None
-            else user_connections.blocking(address.user_connections, budget)
+            else user_connections.connect(address.user_connections, budget)
         )
         if isinstance(made, dict):
-            words, made = made, None
-        connection = made or Session(
-            **words,
+            parameters, made = made, None
+        driver = made or TlsConnection(
+            **parameters,
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=budget,
             read_timeout=budget,
             write_timeout=budget,
             client_flag=CLIENT.MULTI_STATEMENTS,
-            ssl_disabled="unix_socket" in words and "ssl" not in words,
+            ssl_disabled="unix_socket" in parameters and "ssl" not in parameters,
         )
     except pymysql.MySQLError as error:
-        code, said = code_and_words(error)
-        failed = explained(code, said, address.where)
+        code, message = code_and_message(error)
+        failed = exception_for(code, message, address.where)
         if code == 2003 or not isinstance(failed, BackendError):
-            failed = BackendError(f"{address.where} is out of reach: {said}")
+            failed = BackendError(f"{address.where} is out of reach: {message}")
         raise failed from error
     except BackendError:
         raise
     except RuntimeError as error:
-        raise unspeakable(error, address.where) from None
-    except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
+        raise missing_auth_library(error, address.where) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         raise BackendError(f"{address.where} is out of reach: {error}") from error
-    link = Link(connection, address.where)
-    least = 0.001 if address.user_connections is None else LOOKING
+    connection = Connection(driver, address.where)
+    least = 0.001 if address.user_connections is None else LEAST_CHECKING
     try:
-        prepare(link._ask(preparing(), max(until - clock.now(), least)), address.where)
+        rest = max(until - clock.now(), least)
+        check_setup(connection._execute_text(setup_statements(), rest), address.where)
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def unspeakable(error: RuntimeError, where: str) -> Exception:
-    """Is it a way to say the password for which a driver needs one library more?"""
+def missing_auth_library(error: RuntimeError, where: str) -> Exception:
+    """Map the driver's error for an authentication method that needs another library."""
     if "package is required" not in str(error):
         return error
     return BackendError(
-        f"{where} cannot be told the password: {error} (install that library, or let the server "
-        "speak TLS)",
+        f"{where}: the password cannot be sent: {error} (install that library, or enable TLS on "
+        "the server)",
         transient=False,
     )
 
 
-def preparing() -> str:
+def setup_statements() -> str:
     return ";".join((*schema.SETTINGS, schema.CHECK))
 
 
-def prepare(results: Sequence[Result], where: str) -> None:
+def check_setup(results: Sequence[Result], where: str) -> None:
     refuse_unfit({str(name): str(value) for name, value in results[-1].rows}, where)

@@ -1,4 +1,4 @@
-"""Is this MariaDB or MySQL fit for locks? What it says of itself, judged."""
+"""Health checks of a MariaDB or MySQL server: is it fit for locks?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockfast.stores.health_checks import (
     version_of,
     warn,
 )
-from lockfast.stores.sql.mysql.connections import Address, Link, code_and_words, connect
+from lockfast.stores.sql.mysql.connections import Address, Connection, code_and_message, connect
 
 BUDGET = 5.0
 LEAST = {"MariaDB": (10, 6), "MySQL": (8,)}
@@ -24,32 +24,32 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN
      'max_connections', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')
 """
 STATUS = "SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'"
-# Who reads the log is a replica. Without the right to see others' threads there seem to be none.
+# A client that reads the binlog is a replica. Without the PROCESS privilege none are visible.
 REPLICAS = "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
-UNWRITABLE = 3854
-CHECK_FENCES = "and let everything that matters check fences"
+UNPRINTABLE = 3854  # error code: a statement in the list cannot be converted to utf8mb3
+CHECK_FENCES = "and check fences wherever it matters"
 
 
 def health_checks(address: Address) -> Iterator[HealthCheck]:
-    link = connect(address, BUDGET)
+    connection = connect(address, BUDGET)
     try:
-        variables, status = link.ask(";".join((VARIABLES, STATUS)), BUDGET)
-        replicas = _seen(link)
+        shown, status = connection.execute(";".join((VARIABLES, STATUS)), BUDGET)
+        replicas = _count_replicas(connection)
     finally:
-        link.close()
-    said = {str(name).lower(): str(value) for name, value in (*variables.rows, *status.rows)}
-    yield _version(said.get("version", ""))
-    yield from _persistence(said)
-    yield _replicas(replicas, said)
-    if said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT":
+        connection.close()
+    variables = {str(name).lower(): str(value) for name, value in (*shown.rows, *status.rows)}
+    yield _version(variables.get("version", ""))
+    yield from _persistence(variables)
+    yield _replicas(replicas, variables)
+    if variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT":
         yield bad(
             "binlog",
-            "binlog_format is STATEMENT: it refuses what is read committed",
+            "binlog_format is STATEMENT: the server refuses writes of READ COMMITTED transactions",
             "set binlog_format to MIXED or ROW",
         )
     yield room_for_connections(
-        int(said.get("threads_connected", 0)),
-        int(said.get("max_connections", 0)),
+        int(variables.get("threads_connected", 0)),
+        int(variables.get("max_connections", 0)),
         "max_connections",
     )
 
@@ -63,45 +63,45 @@ def _version(version: str) -> HealthCheck:
     return ok("version", f"{kind} {number}")
 
 
-def _persistence(said: dict[str, str]) -> Iterator[HealthCheck]:
-    pace = said.get("innodb_flush_log_at_trx_commit", "1")
-    if pace not in ("1", "3"):
+def _persistence(variables: dict[str, str]) -> Iterator[HealthCheck]:
+    flush = variables.get("innodb_flush_log_at_trx_commit", "1")
+    if flush not in ("1", "3"):
         yield warn(
             "persistence",
-            f"innodb_flush_log_at_trx_commit is {pace}: a crash of its host forgets the locks of "
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash of its host loses the locks of "
             "the last second",
             f"set it to 1, {CHECK_FENCES}",
         )
     else:
-        yield ok("persistence", f"innodb_flush_log_at_trx_commit is {pace}")
+        yield ok("persistence", f"innodb_flush_log_at_trx_commit is {flush}")
 
 
-def _seen(link: Link) -> int | None:
-    """How many read its log. None: MySQL 9 does not tell while anybody at all executes what cannot
-    be written in three bytes a letter."""
+def _count_replicas(connection: Connection) -> int | None:
+    """Return how many replicas read the binlog. None: MySQL 9 cannot list its connections while any
+    of them executes text that does not fit into three-byte UTF-8."""
     try:
-        (found,) = link.ask(REPLICAS, BUDGET)
+        (found,) = connection.execute(REPLICAS, BUDGET)
     except BackendError as error:
         cause = error.__cause__
-        if not isinstance(cause, Exception) or code_and_words(cause)[0] != UNWRITABLE:
+        if not isinstance(cause, Exception) or code_and_message(cause)[0] != UNPRINTABLE:
             raise
         return None
     return int(found.rows[0][0])
 
 
-def _replicas(count: int | None, said: dict[str, str]) -> HealthCheck:
+def _replicas(count: int | None, variables: dict[str, str]) -> HealthCheck:
     if count is None:
-        return note("replicas", "unknown: it could not list its connections just now", "ask again")
+        return note("replicas", "unknown: the server could not list its connections", "try again")
     if not count:
         return note(
-            "replicas", "none was seen: while this server is away nobody can take a lock", ""
+            "replicas", "none visible: while this server is down nobody can take a lock", ""
         )
-    waits = {said.get(f"rpl_semi_sync_{word}_enabled") for word in ("master", "source")}
+    waits = {variables.get(f"rpl_semi_sync_{role}_enabled") for role in ("master", "source")}
     if "ON" not in waits:
         return warn(
             "replicas",
-            f"{count}, and a commit does not wait for any: one that takes over may not know the "
-            "last locks",
+            f"{count}, and a commit waits for none of them: after a failover the latest locks may "
+            "be missing",
             f"use semi-synchronous replication, {CHECK_FENCES}",
         )
     return ok("replicas", f"{count}, semi-synchronous")

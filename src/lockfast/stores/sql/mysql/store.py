@@ -1,4 +1,4 @@
-"""Which server: URLs, and the opened store."""
+"""The MariaDB and MySQL store: opened from a URL or from a user's connections."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ except ImportError as missing:
         "pip install 'lockfast[mysql]'"
     ) from None
 
-from lockfast.stores.sql.backend import RowsBackend, mark_of
-from lockfast.stores.sql.listeners import LOOK_BUDGET, PacedEar
-from lockfast.stores.sql.mysql.connections import Address, code_and_words, connect
-from lockfast.stores.sql.mysql.dialect import MySQLSpeech
-from lockfast.stores.sql.mysql.errors import explained
+from lockfast.stores.sql.backend import RowsBackend, hash_of
+from lockfast.stores.sql.listeners import POLL_BUDGET, PollingListener
+from lockfast.stores.sql.mysql.connections import Address, code_and_message, connect
+from lockfast.stores.sql.mysql.dialect import MySQLDialect
+from lockfast.stores.sql.mysql.errors import exception_for
 from lockfast.stores.sql.mysql.task_connections import connect_task
 from lockfast.stores.sql.mysql.transactions import MySQLTransactions
 from lockfast.stores.sql.options import not_a_url, refuse_unknown
 from lockfast.stores.sql.tasks import TaskTransport
 from lockfast.stores.sql.threads import BlockingTransport
 from lockfast.stores.sql.transactions import Transactions
-from lockfast.stores.sql.user_connections import Given
+from lockfast.stores.sql.user_connections import UserConnections
 
 CAPABILITIES = Capabilities(
     store="mysql",
@@ -45,71 +45,73 @@ CAPABILITIES = Capabilities(
     survives_restart=True,
     transaction_locks=True,
 )
-SPEECH = MySQLSpeech()
+DIALECT = MySQLDialect()
 PORT = 3306
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
 
 
 class MySQLStore:
-    """One database, seen by one client."""
+    """One database, as one client uses it."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PacedEar] = weakref.WeakSet()
-        self._ear: PacedEar | None = None
-        forks.remember(self)
+        self._listeners: weakref.WeakSet[PollingListener] = weakref.WeakSet()
+        self._listener: PollingListener | None = None
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PacedEar(partial(_look, transport))
-        self._ears.add(self._ear)
-        return self._backend(transport, self._ear)
+        self._listener = PollingListener(partial(_poll_grants, transport))
+        self._listeners.add(self._listener)
+        return self._backend(transport, self._listener)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and looks for it."""
+        """Make the backend of the async API. Its keeper's backend, made before, polls for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
-        if self._ear is None:
+        if self._listener is None:
             self.blocking(signal)
-        assert self._ear is not None
-        return self._backend(transport, self._ear)
+        assert self._listener is not None
+        return self._backend(transport, self._listener)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PacedEar) -> RowsBackend:
+    def _backend(
+        self, transport: BlockingTransport | TaskTransport, listener: PollingListener
+    ) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, listener, DIALECT, self.url, CAPABILITIES, start)
         made.transactions = Transactions(transport, MySQLTransactions(self.url), self.url)
         return made
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the database finds."""
-        from lockfast.stores.sql.mysql.health import health_checks  # only the doctor needs it
+        """Examine the database."""
+        from lockfast.stores.sql.mysql.health import health_checks  # used by `lockfast doctor` only
 
         return health_checks(self._address)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Do nothing: connections that cross a fork are discarded in the child."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Do nothing: the parent keeps its connections."""
 
     def after_fork_in_child(self) -> None:
-        for ear in list(self._ears):
-            ear.after_fork_in_child()
+        for listener in list(self._listeners):
+            listener.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
 
 
-def _look(
+def _poll_grants(
     transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
 ) -> list[tuple[str, Granted]]:
-    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, LOOK_BUDGET))
+    request = DIALECT.poll_grants([(hash_of(name), claim_id) for name, claim_id in waiting])
+    return DIALECT.decode_grants(transport.send(request, POLL_BUDGET))
 
 
 def open_mysql(url: str) -> MySQLStore:
-    """``mysql://user:password@host:port/database``, or ``mariadb://``, which is the same."""
+    """Open ``mysql://user:password@host:port/database``, or ``mariadb://``, which is the same."""
     parts = urlsplit(url)
     try:
         port, host, user = parts.port or PORT, parts.hostname or "localhost", parts.username or ""
@@ -120,7 +122,7 @@ def open_mysql(url: str) -> MySQLStore:
     if not port or not database or "/" in database or parts.fragment:
         raise not_a_url(f"{parts.scheme}://", parts.scheme)
     refuse_unknown(parts.scheme, options, OPTIONS)
-    said: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "host": host,
         "port": port,
         "user": unquote(user),
@@ -128,31 +130,31 @@ def open_mysql(url: str) -> MySQLStore:
         "database": database,
     }
     if "unix_socket" in options:
-        said["unix_socket"] = options["unix_socket"]
+        parameters["unix_socket"] = options["unix_socket"]
     if any(option.startswith("ssl") for option in options):
-        said["ssl"] = _secured(options)
-    return MySQLStore(Address(said, f"{parts.scheme} at {host}:{port}/{database}"))
+        parameters["ssl"] = _tls_context(options)
+    return MySQLStore(Address(parameters, f"{parts.scheme} at {host}:{port}/{database}"))
 
 
-def _secured(options: dict[str, str]) -> ssl.SSLContext:
+def _tls_context(options: dict[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca"))
         context.check_hostname = options.get("ssl_check_hostname", "true") != "false"
         if "ssl_cert" in options:
             context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
     except OSError as error:
-        raise ConfigurationError(f"the certificates cannot be read: {error}") from error
+        raise ConfigurationError(f"the TLS certificates cannot be read: {error}") from error
     return context
 
 
-def open_given_mysql(given: Given) -> MySQLStore:
-    """What a user's function, or engine, makes."""
-    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
-    return MySQLStore(Address({}, given.where, given))
+def open_mysql_connections(user_connections: UserConnections) -> MySQLStore:
+    """Open the store on connections that a user's function or engine makes."""
+    user_connections.explain = partial(_map_driver_error, user_connections.where)  # type: ignore[method-assign]
+    return MySQLStore(Address({}, user_connections.where, user_connections))
 
 
-def _not_made(where: str, error: Exception) -> Exception | None:
+def _map_driver_error(where: str, error: Exception) -> Exception | None:
     if not isinstance(error, pymysql.MySQLError | asyncmy.errors.MySQLError):
         return None
-    found = explained(*code_and_words(error), where)
+    found = exception_for(*code_and_message(error), where)
     return found if isinstance(found, BackendError) else None

@@ -1,9 +1,9 @@
-"""Connections to MariaDB and MySQL that a user's function, or engine, makes: taken over as ours.
+"""Connections to MariaDB and MySQL made by a user's function or engine, taken over by lockfast.
 
-Some cannot be used: those of the other colour, and those that count rows which were found instead
-of those that were changed (SQLAlchemy's do), by which we tell whether a write was done. They tell
-how to connect, and are closed. That is asked each time, because a password may be good for one
-connection only.
+Some cannot be used: those of the other API, and those that count matched rows instead of changed
+rows (SQLAlchemy's do), by which lockfast decides whether a write took effect. Such a connection
+provides the connection parameters and is closed. A new one is made each time, because a password
+may be valid for one connection only.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import ssl
 from typing import Any
 
 import pymysql.converters
-from asyncmy.connection import Connection as TaskConnection
+from asyncmy.connection import Connection as AsyncmyConnection
 from asyncmy.converters import conversions
 from pymysql.constants import CLIENT, COMMAND
 
-from lockfast.stores.sql.user_connections import Given
+from lockfast.stores.sql.user_connections import UserConnections
 
 _DECODERS = {key: value for key, value in conversions.items() if type(key) is int}
 _MULTI_STATEMENTS_ON = b"\0\0"
 
 
-def blocking(given: Given, budget: float) -> Any:
-    """A connection of PyMySQL, or a dict of what to tell it."""
-    made = given.blocking(budget, _asked)
+def connect(user_connections: UserConnections, budget: float) -> Any:
+    """Return a connection of PyMySQL, or a dict of the parameters for one."""
+    made = user_connections.connect(budget, _parameters_and_close)
     if isinstance(made, pymysql.Connection):
         if made.client_flag & CLIENT.FOUND_ROWS:
-            said = _said(made)
+            parameters = _parameters(made)
             made.close()
-            return said
+            return parameters
         made.rollback()
         made.autocommit(True)
         made.set_character_set("utf8mb4")
@@ -40,15 +40,15 @@ def blocking(given: Given, budget: float) -> Any:
     return made
 
 
-async def here(given: Given) -> Any:
-    """A connection of asyncmy, or a dict of what to tell it."""
-    made = await given.here()
+async def connect_in_loop(user_connections: UserConnections) -> Any:
+    """Return a connection of asyncmy, or a dict of the parameters for one."""
+    made = await user_connections.connect_in_loop()
     if isinstance(made, pymysql.Connection):
-        said = _said(made)
+        parameters = _parameters(made)
         await asyncio.get_running_loop().run_in_executor(None, made.close)
-        return said
+        return parameters
     if made._client_flag & CLIENT.FOUND_ROWS:
-        return await _asked(made)
+        return await _parameters_and_close(made)
     await made.rollback()
     await made.autocommit(True)
     await made.query("SET NAMES utf8mb4")
@@ -59,29 +59,29 @@ async def here(given: Given) -> Any:
     return made
 
 
-async def _asked(made: Any) -> dict[str, Any]:
-    said = _said(made)
+async def _parameters_and_close(made: Any) -> dict[str, Any]:
+    parameters = _parameters(made)
     await made.ensure_closed()
-    return said
+    return parameters
 
 
-def _said(made: Any) -> dict[str, Any]:
-    """The words with which it was connected."""
-    line = "_" if isinstance(made, TaskConnection) else ""
+def _parameters(made: Any) -> dict[str, Any]:
+    """Return the parameters with which a connection was made."""
+    prefix = "_" if isinstance(made, AsyncmyConnection) else ""
 
-    def word(name: str) -> Any:
-        value = getattr(made, f"{line}{name}", None)
+    def attribute(name: str) -> Any:
+        value = getattr(made, f"{prefix}{name}", None)
         return value.decode() if isinstance(value, bytes) and name != "password" else value
 
-    said = {name: word(name) for name in ("host", "port", "user", "password")}
-    said["database"] = word("db")
-    if word("unix_socket"):
-        said["unix_socket"] = word("unix_socket")
-    # What is encrypted stays so. PyMySQL has a context also where the server knows no TLS.
-    if line:
+    parameters = {name: attribute(name) for name in ("host", "port", "user", "password")}
+    parameters["database"] = attribute("db")
+    if attribute("unix_socket"):
+        parameters["unix_socket"] = attribute("unix_socket")
+    # An encrypted connection stays so. PyMySQL has a context even if the server has no TLS.
+    if prefix:
         context = made._ssl_context
     else:
         context = made.ctx if isinstance(made._sock, ssl.SSLSocket) else None
     if context is not None:
-        said["ssl"] = context
-    return said
+        parameters["ssl"] = context
+    return parameters

@@ -1,1 +1,1 @@
-"""PostgreSQL: the rows of `backends.rows`, and LISTEN/NOTIFY for bells."""
+"""PostgreSQL: the SQL backend with wake-ups by LISTEN/NOTIFY."""

@@ -1,11 +1,11 @@
-"""Connections to PostgreSQL, spoken to through libpq as psycopg wraps it.
+"""Connections to PostgreSQL, through libpq as psycopg wraps it.
 
-psycopg's cursors cost three times what the server does; a step here is one prepared statement, so
-libpq is all that is needed, and every call can have a budget to the millisecond. What has to be
-waited for is said once, as a generator, for both colours.
+psycopg's cursors cost three times what the server does. A request here is one prepared statement,
+so libpq suffices, and every call can have a budget to the millisecond. Exchanges with the server
+are generators that yield what to wait for, and serve both APIs.
 
-Nothing is retried here. Whoever catches an error looks at ``broken``: a link that is, is closed,
-because an answer may still come on it.
+Nothing is retried here. After an error the caller checks ``broken``: a broken connection is closed,
+because a reply may still arrive on it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ from psycopg import pq
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.sql.errors import Again, NoTables
+from lockfast.stores.sql.errors import NoTables, Retry
 from lockfast.stores.sql.postgres import schema
 from lockfast.stores.sql.postgres.dialect import Request, Statement
-from lockfast.stores.sql.postgres.errors import explained, not_connected
-from lockfast.stores.sql.user_connections import LOOKING, Given
+from lockfast.stores.sql.postgres.errors import exception_for, not_connected
+from lockfast.stores.sql.user_connections import LEAST_CHECKING, UserConnections
 
 READ, WRITE = select.POLLIN, select.POLLOUT
-# What to wait for, and on which socket.
+# An exchange: yields (socket, event to wait for), returns its result.
 Waits = Generator[tuple[int, int], None, Any]
-_FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 SETTLING = 0.25
 _POOLED_CODES = ("26000", "42P05")
 
 
 class Address:
-    """How to connect: libpq's own words, checked before; or who makes connections for us."""
+    """Connection parameters of libpq, checked before, or a maker of connections."""
 
-    def __init__(self, conninfo: bytes, where: str, given: Given | None = None) -> None:
+    def __init__(
+        self, conninfo: bytes, where: str, user_connections: UserConnections | None = None
+    ) -> None:
         self.conninfo = conninfo
         self.where = where
-        self.given = given
+        self.user_connections = user_connections
 
 
-class Link:
-    """One session; for one thread or task at a time. ``pooled``: a pooler stands between, which
-    may give each transaction to another session: nothing may be left in it."""
+class Connection:
+    """One session, for one thread or task at a time. ``pooled``: a pooler is in between, which may
+    give each transaction another session: no state may be left in it."""
 
     def __init__(self, pgconn: Any, where: str, owner: object = None) -> None:
         self._pgconn = pgconn
-        self._owner = owner  # psycopg's connection, which would complain if nobody had it
+        self._owner = owner  # psycopg's connection, which warns if it is garbage-collected
         self._where = where
         self._prepared: set[bytes] = set()
         self.pooled = False
@@ -59,53 +61,53 @@ class Link:
         self.fd: int = pgconn.socket
         self._sleep = Sleep()
 
-    # ---- asking, in either colour --------------------------------------------------------------
+    # ---- exchanges, for both APIs --------------------------------------------------------------
 
-    def asking(self, request: Request | list[Request]) -> Waits:
-        """One statement, and its result; or a list of them."""
+    def executing(self, request: Request | list[Request]) -> Waits:
+        """Execute one statement, or a list of them; return its result, or theirs."""
         if isinstance(request, list):
-            return (yield from self._asking_all(request))
-        statement, said = request
+            return (yield from self._executing_all(request))
+        statement, parameters = request
         pgconn = self._pgconn
         if self.pooled:
-            pgconn.send_query_params(statement.sql, said, param_formats=statement.formats)
-            return (yield from self._answered())
+            pgconn.send_query_params(statement.sql, parameters, param_formats=statement.formats)
+            return (yield from self._result())
         if statement.name not in self._prepared:
             yield from self._preparing(statement)
-        pgconn.send_query_prepared(statement.name, said, statement.formats)
-        return (yield from self._answered())
+        pgconn.send_query_prepared(statement.name, parameters, statement.formats)
+        return (yield from self._result())
 
     def _preparing(self, statement: Statement) -> Waits:
         self._pgconn.send_prepare(statement.name, statement.sql)
-        yield from self._answered()
+        yield from self._result()
         self._prepared.add(statement.name)
 
-    def _asking_all(self, requests: list[Request]) -> Waits:
-        """Many at once, each a transaction of its own: nothing is locked from one to the next."""
+    def _executing_all(self, requests: list[Request]) -> Waits:
+        """Execute a pipeline, each statement in its own transaction: no lock spans two of them."""
         if self.pooled:
             results = []
             for request in requests:
-                results.append((yield from self.asking(request)))
+                results.append((yield from self.executing(request)))
             return results
         for statement in {request.statement for request in requests}:
             if statement.name not in self._prepared:
                 yield from self._preparing(statement)
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
-        for statement, said in requests:
-            pgconn.send_query_prepared(statement.name, said, statement.formats)
+        for statement, parameters in requests:
+            pgconn.send_query_prepared(statement.name, parameters, statement.formats)
             pgconn.pipeline_sync()
         while pgconn.flush():
             yield self.fd, WRITE
         found = []
         for _ in requests:
             found.append((yield from self._next()))
-            for _ in range(2):  # the end of this one, and of its transaction
+            for _ in range(2):  # the end of this result, and of its transaction
                 yield from self._next()
         pgconn.exit_pipeline_mode()
         for result in found:
-            if result is None or result.status not in _FINE:
-                raise self._refused(result)
+            if result is None or result.status not in _SUCCESS:
+                raise self._exception(result)
         return found
 
     def _next(self) -> Waits:
@@ -115,12 +117,12 @@ class Link:
             pgconn.consume_input()
         return pgconn.get_result()
 
-    def saying(self, sql: str) -> Waits:
-        """Statements without parameters; the last one's result."""
+    def executing_script(self, sql: str) -> Waits:
+        """Execute statements without parameters; return the last one's result."""
         self._pgconn.send_query(sql.encode())
-        return (yield from self._answered())
+        return (yield from self._result())
 
-    def _answered(self) -> Waits:
+    def _result(self) -> Waits:
         pgconn = self._pgconn
         while pgconn.flush():
             yield self.fd, WRITE
@@ -132,20 +134,20 @@ class Link:
             result = pgconn.get_result()
             if result is None:
                 break
-            if last is None or last.status in _FINE:
+            if last is None or last.status in _SUCCESS:
                 last = result
-        if last is None or last.status not in _FINE:
-            raise self._refused(last)
+        if last is None or last.status not in _SUCCESS:
+            raise self._exception(last)
         return last
 
-    def _refused(self, result: Any) -> Exception:
+    def _exception(self, result: Any) -> Exception:
         if self._pgconn.status != pq.ConnStatus.OK:
             self.broken = True
         if result is None:
-            said = self._pgconn.get_error_message()
-            return BackendError(f"the connection to {self._where} is lost: {said}")
+            message = self._pgconn.get_error_message()
+            return BackendError(f"the connection to {self._where} was lost: {message}")
         code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         if code in _POOLED_CODES:
             self.pooled = True
         elif code == "0A000":
@@ -155,21 +157,21 @@ class Link:
             self.broken = True
         if not code:
             self.broken = True
-            return BackendError(f"the connection to {self._where} is lost")
-        return explained(code, said.decode(errors="replace"), self._where)
+            return BackendError(f"the connection to {self._where} was lost")
+        return exception_for(code, message.decode(errors="replace"), self._where)
 
-    def furnishing(self) -> Waits:
-        """Make the tables, unless somebody did. If it fails, its transaction is still open."""
+    def creating_tables(self) -> Waits:
+        """Create the tables unless they exist. If that fails, its transaction is still open."""
         try:
-            return (yield from self.saying(schema.MAKE_TABLES))
+            return (yield from self.executing_script(schema.MAKE_TABLES))
         except BaseException:
             self.broken = True
             raise
 
     def lost(self, error: Exception) -> BackendError:
-        """What a failing socket means."""
+        """Mark the connection broken and map a socket error."""
         self.broken = True
-        return BackendError(f"the connection to {self._where} is lost: {error}")
+        return BackendError(f"the connection to {self._where} was lost: {error}")
 
     def late(self, budget: float) -> BackendError:
         self.broken = True
@@ -177,44 +179,45 @@ class Link:
 
     # ---- blocking ------------------------------------------------------------------------------
 
-    def ask(self, request: Request | list[Request], budget: float) -> Any:
-        return self.run(self.asking(request), budget)
+    def execute(self, request: Request | list[Request], budget: float) -> Any:
+        return self.run(self.executing(request), budget)
 
-    def furnish(self, budget: float) -> None:
-        self.run(self.furnishing(), budget)
+    def create_tables(self, budget: float) -> None:
+        self.run(self.creating_tables(), budget)
 
     def run(self, waits: Waits, budget: float) -> Any:
-        """To its end, here and now."""
+        """Run an exchange to its end, blocking."""
         try:
             return _run(waits, clock.now() + budget, self._sleep)
         except TimeoutError:
             raise self.late(budget) from None
-        except (BackendError, Again, NoTables):  # in this order: a BackendError is an OSError
+        except (BackendError, Retry, NoTables):  # in this order: a BackendError is an OSError
             raise
         except (psycopg.Error, OSError) as error:
             raise self.lost(error) from error
         except BaseException:
-            # Ctrl-C, say. Whoever was interrupted leaves next, on another connection, and must not
-            # be faster than what it gives up: so its end is waited for, if it comes soon.
+            # Ctrl-C, for example. The interrupted waiter leaves the queue next, on another
+            # connection, and must not overtake its own claim: so wait briefly for its end.
             self.broken = True
             with contextlib.suppress(Exception):
                 _run(waits, clock.now() + SETTLING, self._sleep)
             raise
 
-    # ---- bells ---------------------------------------------------------------------------------
+    # ---- notifications -------------------------------------------------------------------------
 
-    def notices(self) -> list[str]:
-        """What was sent to the channels that we listen to."""
+    def notifications(self) -> list[str]:
+        """Return the payloads received on the channels that this connection listens to."""
         self._pgconn.consume_input()
         found = []
-        while (notice := self._pgconn.notifies()) is not None:
-            found.append(notice.extra.decode(errors="replace"))
+        while (notification := self._pgconn.notifies()) is not None:
+            found.append(notification.extra.decode(errors="replace"))
         return found
 
-    # ---- the end -------------------------------------------------------------------------------
+    # ---- closing -------------------------------------------------------------------------------
 
     def is_stale(self) -> bool:
-        """Did the server close it while we did not look? It says why before it does."""
+        """Return whether the server closed the idle connection: it sends the reason before it
+        does."""
         poll = select.poll()
         poll.register(self.fd, READ)
         return bool(poll.poll(0))
@@ -224,8 +227,8 @@ class Link:
         self._pgconn.finish()
 
     def after_fork_in_child(self) -> None:
-        """The parent's session is the parent's: only our copy of its socket is closed. libpq's own
-        end is not called in a child (psycopg sees to that), so the parent's session goes on."""
+        """Close this process's copy of the socket. psycopg does not call PQfinish in a child, so
+        the parent's session goes on."""
         if not self.broken:
             self.broken = True
             try:
@@ -234,27 +237,27 @@ class Link:
                 pass
 
 
-def connect(address: Address, budget: float, made: Any = None) -> Link:
-    """A session that was looked at: it can write, and it is ours, or known to be pooled. ``made``:
-    what a user's function made already."""
+def connect(address: Address, budget: float, made: Any = None) -> Connection:
+    """Connect; check that the server is writable, and whether a pooler is in between. ``made`` is a
+    connection that a user's function has made already."""
     until = clock.now() + budget
     try:
-        if address.given is not None:
-            made = made or address.given.blocking(budget)
-            link = Link(made.pgconn, address.where, made)
+        if address.user_connections is not None:
+            made = made or address.user_connections.connect(budget)
+            connection = Connection(made.pgconn, address.where, made)
         else:
-            link = Link(_run(_connecting(address), until, Sleep()), address.where)
+            connection = Connection(_run(_connecting(address), until, Sleep()), address.where)
     except TimeoutError:
         raise BackendError(
             f"{address.where} did not answer in time while connecting ({budget:.3g} s)"
         ) from None
-    least = 0.001 if address.given is None else LOOKING
+    least = 0.001 if address.user_connections is None else LEAST_CHECKING
     try:
-        _check(link, address, max(until - clock.now(), least))
+        _check(connection, address, max(until - clock.now(), least))
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
 def _connecting(address: Address) -> Waits:
@@ -274,25 +277,25 @@ def _connecting(address: Address) -> Waits:
                 raise not_connected(pgconn.get_error_message(), address.where)
 
 
-def _check(link: Link, address: Address, budget: float) -> None:
-    if address.given is not None:  # whatever was begun, and set, there
-        link.run(link.saying(schema.TAKEN_OVER), budget)
-    result = link.run(link.saying(schema.CHECK), budget)
+def _check(connection: Connection, address: Address, budget: float) -> None:
+    if address.user_connections is not None:  # discard its transaction and settings
+        connection.run(connection.executing_script(schema.TAKEN_OVER), budget)
+    result = connection.run(connection.executing_script(schema.CHECK), budget)
     pid, read_only, standby = (result.get_value(0, column) for column in range(3))
     if standby == b"t" or read_only == b"on":
         kind = "a standby" if standby == b"t" else "read-only (default_transaction_read_only)"
         raise BackendError(
-            f"{address.where} is {kind}, and a lock must be written down: give the address of "
-            "the primary, or a user and a database that may write",
+            f"{address.where} is {kind}, and taking a lock is a write: use the address of the "
+            "primary, or a user and a database that may write",
             transient=False,
         )
-    link.pooled = int(pid) != link._pgconn.backend_pid
-    if not link.pooled:
-        link.run(link.saying(schema.SETTINGS), budget)
+    connection.pooled = int(pid) != connection._pgconn.backend_pid
+    if not connection.pooled:
+        connection.run(connection.executing_script(schema.SETTINGS), budget)
 
 
 class Sleep:
-    """Waits for a socket; remembers what the kernel was told, which is mostly the same again."""
+    """Wait on a socket. The registration is kept, since most waits are for the same event."""
 
     __slots__ = ("_known", "_poll")
 

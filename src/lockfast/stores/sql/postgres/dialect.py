@@ -1,7 +1,7 @@
-"""What is said to PostgreSQL and what its answers mean: `Speech` of the SQL stores.
+"""Requests to PostgreSQL and their replies: the `Dialect` of this store.
 
-A request is a statement and its parameters as they travel: bytes for hashes, text for all else.
-Where something is a list it travels as JSON, so nothing is ever quoted here.
+A request is a statement and its parameters as they are sent: binary for hashes, text for the rest.
+Lists are sent as JSON, so nothing is ever quoted here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from lockfast.core.law import REFRESH, WAITER_LEASE, Row
 from lockfast.model import Busy, Claim, Granted
-from lockfast.stores.sql.book import FAIR, UNFAIR, Change, Seen
+from lockfast.stores.sql.book import FAIR, UNFAIR, Change, NameState
 from lockfast.stores.sql.postgres import schema
 
 
 class Statement:
-    """A statement that a connection prepares once. ``formats``: which parameters are bytes."""
+    """A statement that a connection prepares once. ``formats`` marks binary parameters with 1."""
 
     __slots__ = ("formats", "name", "sql")
 
@@ -29,7 +29,7 @@ class Statement:
 
 class Request(NamedTuple):
     statement: Statement
-    said: Sequence[bytes]
+    parameters: Sequence[bytes]
 
 
 CLAIM_UNCONTENDED = Statement("claim_uncontended", schema.CLAIM_UNCONTENDED, 9)
@@ -48,121 +48,123 @@ _WAITER_LEASE = str(WAITER_LEASE).encode()
 _NOBODY = ("", "", 0, 0, 0.0, True, 0)
 
 
-class PostgresSpeech:
-    """Replies are libpq's results: text, or None."""
+class PostgresDialect:
+    """`Dialect` whose replies are libpq's results: text, or None."""
 
-    def claim_uncontended(self, mark: bytes, claim: Claim, wake_address: str) -> Request:
+    def claim_uncontended(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
         return Request(
-            CLAIM_UNCONTENDED, (mark, claim.name.encode(), *_inline_hold(claim, wake_address))
+            CLAIM_UNCONTENDED, (name_hash, claim.name.encode(), *_inline_hold(claim, wake_address))
         )
 
-    def claim_again(self, mark: bytes, claim: Claim, wake_address: str) -> Request:
-        return Request(CLAIM_AGAIN, (mark, *_inline_hold(claim, wake_address)))
+    def claim_again(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
+        return Request(CLAIM_AGAIN, (name_hash, *_inline_hold(claim, wake_address)))
 
-    def taken(self, reply: Any) -> int:
+    def decode_claim(self, reply: Any) -> int:
         return int(reply.get_value(0, 0)) if reply.ntuples else 0
 
-    def join(self, mark: bytes, claim: Claim, wake_address: str) -> Request:
-        said = (
-            mark,
+    def join(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
+        parameters = (
+            name_hash,
             claim.id.encode(),
             claim.who.encode(),
             repr(claim.lease).encode(),
             wake_address.encode(),
             _WAITER_LEASE,
         )
-        return Request(JOIN, said)
+        return Request(JOIN, parameters)
 
-    def joined(self, reply: Any) -> Busy | None:
+    def decode_join(self, reply: Any) -> Busy | None:
         if not reply.ntuples:
             return None
         rest, fence, others = (reply.get_value(0, column) for column in range(3))
         after = REFRESH if others == b"t" else min(REFRESH, max(float(rest), 0.0))
         return Busy(after, int(fence))
 
-    def release_uncontended(self, mark: bytes, claim: Claim) -> Request:
-        return Request(RELEASE_UNCONTENDED, (mark, claim.id.encode()))
+    def release_uncontended(self, name_hash: bytes, claim: Claim) -> Request:
+        return Request(RELEASE_UNCONTENDED, (name_hash, claim.id.encode()))
 
-    def released(self, reply: Any) -> bool:
+    def decode_release(self, reply: Any) -> bool:
         return bool(reply.command_tuples)
 
     def extend(
-        self, marks: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]
+        self, name_hashes: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]
     ) -> Request:
-        asked = [
-            {"number": number, "hash": mark.hex(), "id": claim.id, "fence": fence,
+        renewals = [
+            {"number": number, "hash": name_hash.hex(), "id": claim.id, "fence": fence,
              "lease": claim.lease}
-            for number, (mark, claim, fence) in enumerate(zip(marks, claims, fences, strict=True))
+            for number, (name_hash, claim, fence) in enumerate(
+                zip(name_hashes, claims, fences, strict=True)
+            )
         ]  # fmt: skip
-        return Request(EXTEND, (_json(asked),))
+        return Request(EXTEND, (_json(renewals),))
 
-    def extended(self, reply: Any) -> set[int]:
+    def decode_extend(self, reply: Any) -> set[int]:
         return {int(reply.get_value(row, 0)) for row in range(reply.ntuples)}
 
-    def read(self, mark: bytes, ids: Sequence[str], limit: int) -> Request:
-        return Request(READ, (mark, _json(ids), b"%d" % limit))
+    def read(self, name_hash: bytes, ids: Sequence[str], limit: int) -> Request:
+        return Request(READ, (name_hash, _json(ids), b"%d" % limit))
 
-    def seen(self, reply: Any, limit: int) -> Seen:
+    def decode_read(self, reply: Any, limit: int) -> NameState:
         value = reply.get_value
         inline_hold = None if not value(0, 2) else _row(value, 0)
         rows = []
         known = set()
         counts = {FAIR: [0, 0], UNFAIR: [0, 0]}
         for number in range(1, reply.ntuples):
-            kind, waiter, row = int(value(number, 0)), int(value(number, 1)), _row(value, number)
+            kind, position, row = int(value(number, 0)), int(value(number, 1)), _row(value, number)
             if row.id in known:
                 continue
             known.add(row.id)
-            rows.append((kind % 10, waiter, row))
+            rows.append((kind % 10, position, row))
             if kind in counts:
                 counts[kind][0] += 1
-                counts[kind][1] = waiter
+                counts[kind][1] = position
         cut = {
             fair: counts[kind][1] if counts[kind][0] >= limit else 0
             for fair, kind in ((True, FAIR), (False, UNFAIR))
         }
-        return Seen(
+        return NameState(
             float(value(0, 12)), int(value(0, 1)), int(value(0, 13)), inline_hold, rows, cut
         )
 
-    def write(self, mark: bytes, name: str, change: Change, wake_address: str) -> Request:
+    def write(self, name_hash: bytes, name: str, change: Change, wake_address: str) -> Request:
         inline_hold = change.inline_hold
-        # An empty seat ended now: from then on it counts how long its last fence is kept.
+        # Without a hold, `ends` is now, from when the last fence is kept.
         nobody = (*_NOBODY, change.now, change.now, "")
         columns = _columns(inline_hold) if inline_hold is not None else nobody
         put = [
-            dict(zip(_NAMES, (kind, waiter, *_columns(row)), strict=True))
-            for kind, waiter, row in change.put
+            dict(zip(_NAMES, (kind, position, *_columns(row)), strict=True))
+            for kind, position, row in change.upserts
         ]
         wakeups = [
             {"channel": channel_of(row.wake_address), "message": message_of(row.id, grant)}
             for row, grant in change.wakeups
             if row.wake_address != wake_address
         ]
-        said = (
-            mark,
+        parameters = (
+            name_hash,
             b"%d" % change.version if change.version else name.encode(),
             b"%d" % change.new_version,
-            *map(_text, (change.crowd, change.last_fence, *columns)),
+            *map(_text, (change.contended, change.last_fence, *columns)),
             _json(put),
-            _json(change.gone),
+            _json(change.deletes),
             _json(wakeups),
         )
-        return Request(WRITE if change.version else WRITE_NEW, said)
+        return Request(WRITE if change.version else WRITE_NEW, parameters)
 
-    def written(self, reply: Any) -> bool:
+    def decode_write(self, reply: Any) -> bool:
         return bool(reply.get_value(0, 0) == b"1")
 
     def names(self, prefix: str) -> Request:
         return Request(NAMES, (prefix.encode(),))
 
-    def named(self, reply: Any) -> list[str]:
+    def decode_names(self, reply: Any) -> list[str]:
         return [reply.get_value(row, 0).decode() for row in range(reply.ntuples)]
 
-    def sweep(self, after: bytes, lot: int) -> Request:
-        return Request(SWEEP, (after, b"%d" % lot))
+    def sweep(self, after: bytes, count: int) -> Request:
+        return Request(SWEEP, (after, b"%d" % count))
 
-    def swept(self, reply: Any) -> tuple[int, bytes, list[str]]:
+    def decode_sweep(self, reply: Any) -> tuple[int, bytes, list[str]]:
         value = reply.get_value
         last = value(0, 1)
         names = [value(row, 2) for row in range(reply.ntuples)]
@@ -172,13 +174,13 @@ class PostgresSpeech:
             [name.decode() for name in names if name is not None],
         )
 
-    def granted(self, waiting: Sequence[tuple[bytes, str]]) -> Request:
-        """Which of these were granted? For a paced ear."""
+    def poll_grants(self, waiting: Sequence[tuple[bytes, str]]) -> Request:
+        """Ask which of these claims were granted, for a `PollingListener`."""
         return Request(
-            GRANTED, (_json([{"hash": mark.hex(), "id": one} for mark, one in waiting]),)
+            GRANTED, (_json([{"hash": name_hash.hex(), "id": one} for name_hash, one in waiting]),)
         )
 
-    def grants(self, reply: Any) -> list[tuple[str, Granted]]:
+    def decode_grants(self, reply: Any) -> list[tuple[str, Granted]]:
         value = reply.get_value
         return [
             (value(row, 0).decode(), Granted(int(value(row, 1)), float(value(row, 2))))
@@ -187,8 +189,8 @@ class PostgresSpeech:
 
 
 _NAMES = (
-    "kind", "place", "id", "who", "take", "slots", "lease", "fair", "fence", "since", "ends",
-    "home",
+    "kind", "queue_position", "id", "who", "take", "slots", "lease", "fair", "fence", "since",
+    "ends", "wake_address",
 )  # fmt: skip
 
 
@@ -236,7 +238,7 @@ def _columns(row: Row) -> tuple[Any, ...]:
 
 
 def _text(value: object) -> bytes:
-    """Numbers as Python writes them, which loses nothing."""
+    """Encode a parameter; numbers as Python's repr, which loses no precision."""
     return value.encode() if isinstance(value, str) else repr(value).encode()
 
 
@@ -244,7 +246,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# ---- bells: one channel per client; a message is 'id' or 'id fence lease-in-µs' -----------------
+# ---- notifications: one channel per client; a message is 'id' or 'id fence lease-in-µs' ---------
 
 
 def channel_of(wake_address: str) -> str:
@@ -257,8 +259,8 @@ def message_of(claim_id: str, grant: Granted | None) -> str:
     return f"{claim_id} {grant.fence} {round(grant.lease * 1e6)}"
 
 
-def heard(message: str) -> tuple[str, Granted | None] | None:
-    """What a message says. Others may write to our channel: what makes no sense is not for us."""
+def decode_message(message: str) -> tuple[str, Granted | None] | None:
+    """Decode a message; None if it is malformed, since any database user may write to a channel."""
     parts = message.split(" ")
     try:
         grant = Granted(int(parts[1]), int(parts[2]) / 1e6) if len(parts) == 3 else None

@@ -1,4 +1,4 @@
-"""Is this PostgreSQL fit for locks? What it says of itself, judged."""
+"""Health checks of a PostgreSQL server: is it fit for locks?"""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SELECT current_setting('server_version'), current_setting('fsync'),
     (SELECT string_agg(relname, ', ') FROM pg_class
      WHERE relname IN ('lockfast_names', 'lockfast_rows') AND relpersistence = 'u')
 """
-CHECK_FENCES = "and let everything that matters check fences"
+CHECK_FENCES = "and check fences wherever it matters"
 
 
 def health_checks(address: Address) -> Iterator[HealthCheck]:
-    link = connect(address, BUDGET)
+    connection = connect(address, BUDGET)
     try:
-        pooled = link.pooled
-        result = link.run(link.saying(ASK), BUDGET)
+        pooled = connection.pooled
+        result = connection.run(connection.executing_script(ASK), BUDGET)
     finally:
-        link.close()
-    said = [(result.get_value(0, at) or b"").decode() for at in range(result.nfields)]
-    version, fsync, pages, commit, standbys, vacuum, most, used, replicas, unlogged = said
+        connection.close()
+    values = [(result.get_value(0, at) or b"").decode() for at in range(result.nfields)]
+    version, fsync, pages, commit, standbys, vacuum, most, used, replicas, unlogged = values
     if version_of(version) < LEAST_VERSION:
         yield warn("version", f"PostgreSQL {version}: not tested", "update it: 12 or later")
     else:
@@ -48,14 +48,14 @@ def health_checks(address: Address) -> Iterator[HealthCheck]:
     if pooled:
         yield note(
             "pooler",
-            "a pooler in transaction mode (PgBouncer) stands between: locks are safe, but bells "
-            "cannot be pushed through it, so who waits looks several times a second",
-            "give the database's own address for locks, or a pool in session mode",
+            "a pooler in transaction mode (PgBouncer) is in between: locks are safe, but wake-ups "
+            "cannot be pushed through it, so waiters poll several times a second",
+            "use the database's own address for locks, or a pool in session mode",
         )
     if vacuum != "on":
         yield warn(
             "autovacuum",
-            "it is off: rows that change with every lock are never cleaned up, and steps get slow",
+            "it is off: rows that change with every lock are never vacuumed, and requests get slow",
             "set autovacuum on",
         )
     yield room_for_connections(int(used), int(most), "max_connections")
@@ -68,21 +68,21 @@ def _persistence(fsync: str, pages: str, commit: str, unlogged: str) -> Iterator
         off = "fsync" if fsync != "on" else "full_page_writes"
         yield bad(
             "persistence",
-            f"{off} is off: a crash of its host may forget locks and break the database",
+            f"{off} is off: a crash of its host may lose locks and corrupt the database",
             f"set {off} on",
         )
     if commit == "off":
         fine = False
         yield warn(
             "persistence",
-            "synchronous_commit is off: a crash forgets the locks of the last moments",
+            "synchronous_commit is off: a crash loses the latest locks",
             f"set it on for the user that takes locks, {CHECK_FENCES}",
         )
     if unlogged:
         fine = False
         yield warn(
             "persistence",
-            f"{unlogged}: made unlogged, and emptied by a crash",
+            f"{unlogged}: an UNLOGGED table, which a crash empties",
             "ALTER TABLE … SET LOGGED",
         )
     if fine:
@@ -92,13 +92,13 @@ def _persistence(fsync: str, pages: str, commit: str, unlogged: str) -> Iterator
 def _replicas(count: int, standbys: str, commit: str) -> HealthCheck:
     if not count:
         return note(
-            "replicas", "none: while this server is away nobody can take a lock", "add a standby"
+            "replicas", "none: while this server is down nobody can take a lock", "add a standby"
         )
     if not standbys or commit in ("local", "off"):
         return warn(
             "replicas",
-            f"{count}, and a commit does not wait for any: one that takes over may not know the "
-            "last locks",
+            f"{count}, and a commit waits for none of them: after a failover the latest locks may "
+            "be missing",
             f"set synchronous_standby_names, {CHECK_FENCES}",
         )
     return ok("replicas", f"{count}, commits wait for {standbys}")

@@ -1,4 +1,4 @@
-"""Which server: URLs, and the opened store."""
+"""The PostgreSQL store: opened from a URL or from a user's connections."""
 
 from __future__ import annotations
 
@@ -25,145 +25,153 @@ except ImportError as missing:
         "pip install 'lockfast[postgres]'"
     ) from None
 
-from lockfast.stores.sql.backend import RowsBackend, mark_of
-from lockfast.stores.sql.listeners import LOOK_BUDGET, PacedEar, PushEar
+from lockfast.stores.sql.backend import RowsBackend, hash_of
+from lockfast.stores.sql.listeners import POLL_BUDGET, PollingListener, PushListener
 from lockfast.stores.sql.options import not_a_url, refuse_unknown
-from lockfast.stores.sql.postgres.connections import Address, Link, connect
-from lockfast.stores.sql.postgres.dialect import PostgresSpeech, channel_of, heard
+from lockfast.stores.sql.postgres.connections import Address, Connection, connect
+from lockfast.stores.sql.postgres.dialect import PostgresDialect, channel_of, decode_message
 from lockfast.stores.sql.postgres.errors import not_connected
 from lockfast.stores.sql.postgres.task_connections import connect_task
 from lockfast.stores.sql.postgres.transactions import PostgresTransactions
 from lockfast.stores.sql.tasks import TaskTransport
 from lockfast.stores.sql.threads import BlockingTransport
 from lockfast.stores.sql.transactions import Transactions
-from lockfast.stores.sql.user_connections import Given
+from lockfast.stores.sql.user_connections import UserConnections
 
 CAPABILITIES = Capabilities(
     store="postgresql", across="network", survives_restart=True, transaction_locks=True
 )
-SPEECH = PostgresSpeech()
-_PORTS = re.compile(r"[\d,]*").fullmatch  # of several hosts
+DIALECT = PostgresDialect()
+_PORTS = re.compile(r"[\d,]*").fullmatch  # a list, for several hosts
 
 
-class Listener:
-    """A connection that hears one channel."""
+class NotifyConnection:
+    """A connection that LISTENs to one channel."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self.fd = link.fd
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.fd = connection.fd
 
     @property
     def broken(self) -> bool:
-        return self._link.broken
+        return self._connection.broken
 
     def subscribe(self, wake_address: str, budget: float) -> None:
-        # A home is hexadecimal digits that we made, nothing that anybody said.
-        self._link.run(self._link.saying(f'LISTEN "{channel_of(wake_address)}"'), budget)
+        # Nothing to quote: a wake address is hexadecimal digits that lockfast generated.
+        self._connection.run(
+            self._connection.executing_script(f'LISTEN "{channel_of(wake_address)}"'), budget
+        )
 
     def wakeups(self) -> list[tuple[str, Granted | None]]:
         try:
-            found = [heard(message) for message in self._link.notices()]
+            found = [decode_message(message) for message in self._connection.notifications()]
         except (psycopg.Error, OSError) as error:
-            raise self._link.lost(error) from error
-        return [bell for bell in found if bell is not None]
+            raise self._connection.lost(error) from error
+        return [wakeup for wakeup in found if wakeup is not None]
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
     def after_fork_in_child(self) -> None:
-        self._link.after_fork_in_child()
+        self._connection.after_fork_in_child()
 
 
 class PostgresStore:
-    """One database, seen by one client."""
+    """One database, as one client uses it."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self.url = address.where
         self._transports: weakref.WeakSet[BlockingTransport | TaskTransport] = weakref.WeakSet()
-        self._ears: weakref.WeakSet[PushEar] = weakref.WeakSet()
-        self._ear: PushEar | None = None
-        forks.remember(self)
+        self._listeners: weakref.WeakSet[PushListener] = weakref.WeakSet()
+        self._listener: PushListener | None = None
+        forks.register(self)
 
     def blocking(self, signal: Callable[[], Signal]) -> RowsBackend:
         transport = BlockingTransport(partial(connect, self._address), self.url)
-        self._ear = PushEar(self._listener, PacedEar(partial(_look, transport)))
-        self._ears.add(self._ear)
-        return self._backend(transport, self._ear)
+        self._listener = PushListener(
+            self._open_notify_connection, PollingListener(partial(_poll_grants, transport))
+        )
+        self._listeners.add(self._listener)
+        return self._backend(transport, self._listener)
 
     def tasks(self, signal: Callable[[], Signal]) -> RowsBackend:
-        """Its keeper was made just before, and hears for it."""
+        """Make the backend of the async API. Its keeper's backend, made before, listens for it."""
         transport = TaskTransport(partial(connect_task, self._address), self.url)
-        if self._ear is None:
+        if self._listener is None:
             self.blocking(signal)
-        assert self._ear is not None
-        return self._backend(transport, self._ear)
+        assert self._listener is not None
+        return self._backend(transport, self._listener)
 
-    def _backend(self, transport: BlockingTransport | TaskTransport, ear: PushEar) -> RowsBackend:
+    def _backend(
+        self, transport: BlockingTransport | TaskTransport, listener: PushListener
+    ) -> RowsBackend:
         self._transports.add(transport)
         start = secrets.token_bytes(32)
-        made = RowsBackend(transport, ear, SPEECH, self.url, CAPABILITIES, start)
+        made = RowsBackend(transport, listener, DIALECT, self.url, CAPABILITIES, start)
         made.transactions = Transactions(transport, PostgresTransactions(self.url), self.url)
         return made
 
-    def _listener(self, budget: float) -> Listener | None:
-        link = connect(self._address, budget)
-        if link.pooled:  # another session at each transaction: it could hear nothing
-            link.close()
+    def _open_notify_connection(self, budget: float) -> NotifyConnection | None:
+        connection = connect(self._address, budget)
+        if connection.pooled:  # each transaction may get another session: LISTEN does not work
+            connection.close()
             return None
-        return Listener(link)
+        return NotifyConnection(connection)
 
     def health_checks(self) -> Iterator[HealthCheck]:
-        """What an examination of the database finds."""
-        from lockfast.stores.sql.postgres.health import health_checks  # only the doctor needs it
+        """Examine the database."""
+        from lockfast.stores.sql.postgres.health import (
+            health_checks,
+        )  # used by `lockfast doctor` only
 
         return health_checks(self._address)
 
     def before_fork(self) -> None:
-        """Nothing to rest: what crosses a fork is dropped in the child."""
+        """Do nothing: connections that cross a fork are discarded in the child."""
 
     def after_fork_in_parent(self) -> None:
-        """The parent goes on."""
+        """Do nothing: the parent keeps its connections."""
 
     def after_fork_in_child(self) -> None:
-        for ear in list(self._ears):
-            ear.after_fork_in_child()
+        for listener in list(self._listeners):
+            listener.after_fork_in_child()
         for transport in list(self._transports):
             transport.after_fork_in_child()
 
 
-def _look(
+def _poll_grants(
     transport: BlockingTransport, waiting: Sequence[tuple[str, str]]
 ) -> list[tuple[str, Granted]]:
-    request = SPEECH.granted([(mark_of(name), claim_id) for name, claim_id in waiting])
-    return SPEECH.grants(transport.send(request, LOOK_BUDGET))
+    request = DIALECT.poll_grants([(hash_of(name), claim_id) for name, claim_id in waiting])
+    return DIALECT.decode_grants(transport.send(request, POLL_BUDGET))
 
 
 def open_postgres(url: str) -> PostgresStore:
-    """``postgresql://`` or ``postgres://``, as libpq reads them."""
+    """Open ``postgresql://`` or ``postgres://``, as libpq reads them."""
     parts = urlsplit(url)
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     pairs = filter(None, parts.query.split("&"))
     refuse_unknown(parts.scheme, [pair.partition("=")[0] for pair in pairs], known)
     try:
-        said = conninfo_to_dict(url)
-        readable = not parts.fragment and _PORTS(str(said.get("port") or "")) is not None
+        parameters = conninfo_to_dict(url)
+        readable = not parts.fragment and _PORTS(str(parameters.get("port") or "")) is not None
     except psycopg.Error:
-        readable = False  # what it says may quote a password
+        readable = False  # psycopg's message may quote a password
     if not readable:
         raise not_a_url("PostgreSQL", "postgresql")
-    where = f"postgresql at {said.get('host', 'localhost')}:{said.get('port', 5432)}"
-    if said.get("dbname"):
-        where += f"/{said['dbname']}"
+    where = f"postgresql at {parameters.get('host', 'localhost')}:{parameters.get('port', 5432)}"
+    if parameters.get("dbname"):
+        where += f"/{parameters['dbname']}"
     ours = {"client_encoding": "UTF8", "fallback_application_name": "lockfast"}
     return PostgresStore(Address(make_conninfo(url, **ours).encode(), where))
 
 
-def open_given_postgres(given: Given) -> PostgresStore:
-    """What a user's function, or engine, makes."""
-    given.explain = partial(_not_made, given.where)  # type: ignore[method-assign]
-    return PostgresStore(Address(b"", given.where, given))
+def open_postgres_connections(user_connections: UserConnections) -> PostgresStore:
+    """Open the store on connections that a user's function or engine makes."""
+    user_connections.explain = partial(_map_driver_error, user_connections.where)  # type: ignore[method-assign]
+    return PostgresStore(Address(b"", user_connections.where, user_connections))
 
 
-def _not_made(where: str, error: Exception) -> Exception | None:
+def _map_driver_error(where: str, error: Exception) -> Exception | None:
     return not_connected(str(error), where) if isinstance(error, psycopg.Error) else None

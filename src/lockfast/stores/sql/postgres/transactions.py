@@ -1,9 +1,9 @@
-"""Transaction locks on PostgreSQL: a row that is locked FOR UPDATE, or an advisory lock.
+"""Transaction locks on PostgreSQL: a row locked FOR UPDATE, or an advisory lock.
 
-An error ends a transaction of PostgreSQL, so what may fail (a wait that takes too long) is done
-behind a savepoint: a user who did not get the lock goes on with what it had. The time-out is set
-for the transaction (SET LOCAL) and put back, so nothing of it is left in a session that a pooler
-gives to somebody else.
+An error aborts a PostgreSQL transaction, so a wait that may time out runs behind a savepoint: a
+user who did not get the lock goes on with the transaction as it was. The time-out is set for the
+transaction (SET LOCAL) and restored, so nothing of it is left in a session that a pooler hands to
+another client.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from lockfast.errors import BackendError, ConfigurationError, Unsupported
-from lockfast.stores.sql.errors import Again, Busy, Deadlock, NoTables, Stale
+from lockfast.stores.sql.errors import Deadlock, NoTables, Retry, RowLocked, SnapshotTooOld
 from lockfast.stores.sql.postgres.dialect import Request, Statement
-from lockfast.stores.sql.postgres.errors import explained
+from lockfast.stores.sql.postgres.errors import exception_for
 from lockfast.stores.sql.sessions import Statements, refuse, unwrapped
-from lockfast.stores.sql.transactions import Known
+from lockfast.stores.sql.transactions import LockRow
 
 _US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# A server that was started at another moment is another one; so is a standby.
+# The start time tells servers apart, and a standby from its primary.
 _SERVER = """current_database() || ', running since '
     || to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"""
-PLACE = Statement("transaction_place", f"SELECT {_SERVER}", 0)
+SERVER = Statement("transaction_server", f"SELECT {_SERVER}", 0)
 # $1 hash.
-KNOWN = Statement(
-    "transaction_known",
+READ_ROW = Statement(
+    "transaction_read_row",
     f"""
 SELECT {_SERVER} || ', table ' || 'lockfast_transactions'::regclass::oid,
     (SELECT extract(epoch FROM clock_timestamp() - used)::float8 FROM lockfast_transactions
@@ -42,17 +42,17 @@ SELECT {_SERVER} || ', table ' || 'lockfast_transactions'::regclass::oid,
     1,
 )
 # $1 hash, $2 name.
-PUT = Statement(
-    "transaction_put",
+TOUCH = Statement(
+    "transaction_touch",
     """
 INSERT INTO lockfast_transactions VALUES ($1, $2, 0, clock_timestamp())
 ON CONFLICT (hash) DO UPDATE SET used = excluded.used
 """,
     2,
 )
-# $1 hash to go on from, $2 how many, $3 seconds.
-INSPECT = Statement(
-    "transaction_look",
+# $1 hash to start after, $2 limit, $3 seconds.
+SCAN = Statement(
+    "transaction_scan",
     """
 SELECT encode(hash, 'hex'), used < clock_timestamp() - $3::float8 * interval '1 second'
 FROM lockfast_transactions WHERE hash > $1 ORDER BY hash LIMIT $2
@@ -60,8 +60,8 @@ FROM lockfast_transactions WHERE hash > $1 ORDER BY hash LIMIT $2
     3,
 )
 # $1 hash, $2 seconds.
-DROP = Statement(
-    "transaction_drop",
+DELETE = Statement(
+    "transaction_delete",
     """
 DELETE FROM lockfast_transactions
 WHERE hash = (SELECT hash FROM lockfast_transactions WHERE hash = $1
@@ -71,13 +71,13 @@ WHERE hash = (SELECT hash FROM lockfast_transactions WHERE hash = $1
     2,
 )
 
-# In the user's transaction. A hash is hexadecimal digits.
-LOOK_AROUND = f"""
+# In the user's transaction. A hash is formatted as hexadecimal digits.
+READ_SESSION = f"""
 SELECT {_SERVER}, to_regclass('lockfast_transactions')::oid::text,
     current_setting('transaction_isolation'), current_setting('lock_timeout')
 """
 ROW = "SELECT fence FROM lockfast_transactions WHERE hash = decode('{}', 'hex')"
-GROW = f"""
+ADVANCE = f"""
 UPDATE lockfast_transactions
 SET fence = greatest(fence + 1, {{}}, {_US}), used = clock_timestamp()
 WHERE hash = decode('{{}}', 'hex') RETURNING fence
@@ -89,7 +89,7 @@ _DURATION = re.compile(r"\d+(us|ms|s|min|h|d)?").fullmatch
 
 
 class PostgresTransactions:
-    """`Dialect` of transaction locks."""
+    """`TransactionDialect` of PostgreSQL."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -97,46 +97,47 @@ class PostgresTransactions:
     async def session(self, connection: object, suspends: bool) -> PostgresSession:
         found = await unwrapped(connection)
         if isinstance(found, psycopg.AsyncConnection if not suspends else psycopg.Connection):
-            faces = ("lockfast.aio.connect", "lockfast.connect")
-            refuse(connection, f"it is of the other colour, which {faces[suspends]} is for")
+            entry_points = ("lockfast.aio.connect", "lockfast.connect")
+            kind = ("an asyncio", "a blocking")[suspends]
+            refuse(connection, f"it is {kind} connection: use {entry_points[suspends]} for it")
         if not isinstance(found, psycopg.Connection | psycopg.AsyncConnection):
-            refuse(connection, f"{self._where} is spoken to by psycopg 3")
+            refuse(connection, f"{self._where} needs a connection of psycopg 3")
         return PostgresSession(found, self._where)
 
-    def known(self, mark: bytes) -> Request:
-        return Request(KNOWN, (mark,))
+    def read_row(self, name_hash: bytes) -> Request:
+        return Request(READ_ROW, (name_hash,))
 
-    def understood(self, reply: Any) -> Known:
+    def decode_row(self, reply: Any) -> LockRow:
         server, age, fence, leased = (reply.get_value(0, column) for column in range(4))
-        return Known(
+        return LockRow(
             server.decode(), None if age is None else float(age), int(fence), leased == b"t"
         )
 
-    def put(self, mark: bytes, name: str) -> Request:
-        return Request(PUT, (mark, name.encode()))
+    def touch_row(self, name_hash: bytes, name: str) -> Request:
+        return Request(TOUCH, (name_hash, name.encode()))
 
-    def waiter(self) -> Request:
-        return Request(PLACE, ())
+    def read_server(self) -> Request:
+        return Request(SERVER, ())
 
-    def queued(self, reply: Any) -> str:
+    def decode_server(self, reply: Any) -> str:
         return str(reply.get_value(0, 0).decode())
 
-    def look(self, after: bytes, lot: int, old: float) -> Request:
-        return Request(INSPECT, (after, b"%d" % lot, repr(old).encode()))
+    def scan(self, after: bytes, count: int, old: float) -> Request:
+        return Request(SCAN, (after, b"%d" % count, repr(old).encode()))
 
-    def looked(self, reply: Any) -> list[tuple[bytes, bool]]:
+    def decode_scan(self, reply: Any) -> list[tuple[bytes, bool]]:
         value = reply.get_value
         return [
             (bytes.fromhex(value(row, 0).decode()), value(row, 1) == b"t")
             for row in range(reply.ntuples)
         ]
 
-    def drop(self, mark: bytes, old: float) -> Request:
-        return Request(DROP, (mark, repr(old).encode()))
+    def delete_row(self, name_hash: bytes, old: float) -> Request:
+        return Request(DELETE, (name_hash, repr(old).encode()))
 
 
 class PostgresSession:
-    """The user's transaction."""
+    """`Session` in the user's transaction."""
 
     def __init__(self, connection: Any, where: str) -> None:
         status = connection.info.transaction_status
@@ -153,85 +154,85 @@ class PostgresSession:
         self._isolation = self._lock_timeout = ""
 
     async def server(self, *, table: bool) -> str:
-        ((server, oid, self._isolation, self._lock_timeout),) = await self._ask(LOOK_AROUND)
+        ((server, oid, self._isolation, self._lock_timeout),) = await self._execute(READ_SESSION)
         return f"{server}, table {oid}" if table else str(server)
 
-    async def free(self, mark: bytes) -> int | None:
-        rows = await self._ask(f"{ROW} FOR UPDATE SKIP LOCKED".format(mark.hex()))
-        if not rows and not self._sees_all and not await self._ask(ROW.format(mark.hex())):
-            raise Stale  # the row came after the snapshot
+    async def try_lock(self, name_hash: bytes) -> int | None:
+        rows = await self._execute(f"{ROW} FOR UPDATE SKIP LOCKED".format(name_hash.hex()))
+        if not rows and not self._sees_all and not await self._execute(ROW.format(name_hash.hex())):
+            raise SnapshotTooOld  # the row was created after the snapshot
         return int(rows[0][0]) if rows else None
 
-    async def waited(self, mark: bytes, timeout: float | None) -> int | None:
-        rows = await self._patiently(f"{ROW} FOR UPDATE".format(mark.hex()), timeout)
+    async def lock_row(self, name_hash: bytes, timeout: float | None) -> int | None:
+        rows = await self._with_timeout(f"{ROW} FOR UPDATE".format(name_hash.hex()), timeout)
         return int(rows[0][0]) if rows else None
 
     @property
     def _sees_all(self) -> bool:
-        """Whether each statement sees what was committed before it."""
+        """True if each statement sees everything committed before it."""
         return self._isolation in ("read committed", "read uncommitted")
 
-    async def grown(self, mark: bytes, fence: int, floor: int) -> int:
-        ((grown,),) = await self._ask(GROW.format(floor + 1, mark.hex()))
-        return int(grown)
+    async def advance_fence(self, name_hash: bytes, fence: int, floor: int) -> int:
+        ((new_fence,),) = await self._execute(ADVANCE.format(floor + 1, name_hash.hex()))
+        return int(new_fence)
 
-    async def advisory(self, mark: bytes, timeout: float | None) -> int:
+    async def advisory(self, name_hash: bytes, timeout: float | None) -> int:
         if not self._sees_all:
             raise Unsupported(
-                f"an advisory lock in a transaction that is {self._isolation}: what it reads is as "
-                "old as its first statement, which is the one that waits for the lock, and nothing "
-                "would tell. Use READ COMMITTED, or the lock with a row (advisory=False)"
+                f"an advisory lock in a {self._isolation} transaction: it would read data as old "
+                "as its first statement, the one that waits for the lock, and nothing would detect "
+                "that. Use READ COMMITTED, or the lock with a row (advisory=False)"
             )
-        # Two names with the same 64 bits exclude each other: no harm.
-        key = int.from_bytes(mark[:8], signed=True)
-        ((free,),) = await self._ask(f"SELECT pg_try_advisory_xact_lock({key})")
+        # Two names whose hashes share these 64 bits exclude each other, which is harmless.
+        key = int.from_bytes(name_hash[:8], signed=True)
+        ((free,),) = await self._execute(f"SELECT pg_try_advisory_xact_lock({key})")
         if not free:
             if timeout == 0:
-                raise Busy
-            await self._patiently(f"SELECT pg_advisory_xact_lock({key})::text", timeout)
-        ((fence,),) = await self._ask(f"SELECT {_US}")
+                raise RowLocked
+            await self._with_timeout(f"SELECT pg_advisory_xact_lock({key})::text", timeout)
+        ((fence,),) = await self._execute(f"SELECT {_US}")
         return int(fence)
 
-    async def _patiently(self, sql: str, timeout: float | None) -> list[Any]:
-        """A statement that may wait so long, and that may fail."""
+    async def _with_timeout(self, sql: str, timeout: float | None) -> list[Any]:
+        """Execute a statement that may wait for up to ``timeout``, behind a savepoint."""
         limit = 0 if timeout is None else max(round(timeout * 1000), 1)
-        await self._ask(SAVEPOINT)
+        await self._execute(SAVEPOINT)
         try:
-            await self._ask(f"SET LOCAL lock_timeout = {limit}")
-            rows = await self._ask(sql)
+            await self._execute(f"SET LOCAL lock_timeout = {limit}")
+            rows = await self._execute(sql)
         except BaseException:
-            with contextlib.suppress(Exception):  # what is on its way up matters more
-                await self._statements.ask(UNDO)
-                await self._statements.ask(RELEASE)
+            with contextlib.suppress(Exception):  # the original error matters more
+                await self._statements.execute(UNDO)
+                await self._statements.execute(RELEASE)
             raise
         before = self._lock_timeout if _DURATION(self._lock_timeout) else "0"
-        await self._ask(f"SET LOCAL lock_timeout = '{before}'")
-        await self._ask(RELEASE)
+        await self._execute(f"SET LOCAL lock_timeout = '{before}'")
+        await self._execute(RELEASE)
         return rows
 
-    async def _ask(self, sql: str) -> list[Any]:
+    async def _execute(self, sql: str) -> list[Any]:
         try:
-            return await self._statements.ask(sql)
+            return await self._statements.execute(sql)
         except psycopg.Error as error:
-            raise self._explained(error) from error
+            raise self._exception_for(error) from error
 
-    def _explained(self, error: psycopg.Error) -> Exception:
+    def _exception_for(self, error: psycopg.Error) -> Exception:
         match error.sqlstate:
             case "55P03":
-                return Busy()
+                return RowLocked()
             case "40P01":
                 return Deadlock()
             case "40001":
-                return Stale()
+                return SnapshotTooOld()
             case None:
-                return BackendError(f"{self._where}: your connection is lost: {error}")
-        said = str(error.diag.message_primary or error)
-        explanation = explained(error.sqlstate, said, self._where)
-        if isinstance(explanation, NoTables):
+                return BackendError(f"{self._where}: your connection was lost: {error}")
+        message = str(error.diag.message_primary or error)
+        mapped = exception_for(error.sqlstate, message, self._where)
+        if isinstance(mapped, NoTables):
             return ConfigurationError(
                 f"{self._where}: your connection does not see the table lockfast_transactions: "
                 "its search_path leads elsewhere"
             )
-        if isinstance(explanation, Again):
-            return BackendError(f"{self._where} said: {said}")
-        return explanation
+        if isinstance(mapped, Retry):
+            return BackendError(f"{self._where} reported: {message}")
+        return mapped
