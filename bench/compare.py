@@ -1,9 +1,8 @@
-"""The stores compared, and the page that shows it: ``python bench/compare.py``; three to four
-minutes.
+"""Measure all stores and write docs/comparison.md: ``python bench/compare.py``, 3 to 4 minutes.
 
-It starts all servers of its own, runs ``lockfast bench --compare`` on them, and writes the chart
-(docs/comparison.svg) and, between its marks, the figures of docs/comparison.md. Measure on a quiet
-machine. ``--seconds 0.2 --rounds 1`` is a quick try; ``--json FILE`` keeps the figures,
+It starts its own servers, runs ``lockfast bench --compare`` on them, and writes the chart
+(docs/comparison.svg) and, between two markers, the figures of docs/comparison.md. Measure on a
+quiet machine. ``--seconds 0.2 --rounds 1`` is a quick try; ``--json FILE`` keeps the figures,
 ``--docs DIR`` writes elsewhere.
 """
 
@@ -53,9 +52,9 @@ def main() -> int:
         ]
         urls = [f"sqlite://{scratch}/bench.db", *(server.url for server in servers)]
         urls = [url.replace("mysql:", "mariadb:") for url in urls]
-        words = ["--seconds", f"{options.seconds:g}", "--rounds", f"{options.rounds}"]
+        lengths = ["--seconds", f"{options.seconds:g}", "--rounds", f"{options.rounds}"]
         files = ["--svg", f"{folder}/comparison.svg", "--json", f"{figures}"]
-        command = [sys.executable, "-m", "lockfast", "bench", "--compare", *words, *files, *urls]
+        command = [sys.executable, "-m", "lockfast", "bench", "--compare", *lengths, *files, *urls]
         ended = subprocess.run(command)
         if ended.returncode:
             return ended.returncode
@@ -80,7 +79,7 @@ def _with(page: str, found: dict[str, Any], options: argparse.Namespace) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
-        raise SystemExit(f"the page has no place for figures, from {BEGIN} to {END}")
+        raise SystemExit(f"the page lacks the markers {BEGIN} and {END}")
     return "\n".join((f"{before}{BEGIN}", *_figures(found, options), f"{END}{after}"))
 
 

@@ -1,7 +1,7 @@
-"""The benchmarks, side by side in one run: ``python bench/run.py [section…] [--quick] [--json F]``.
+"""All benchmarks in one run: ``python bench/run.py [section…] [--quick] [--json FILE]``.
 
-They print, and never fail because of a figure: a machine may be busy. ``--check`` is for one that
-is not: then a target that was missed is exit code 1.
+A missed target does not fail the run, since the machine may be busy; with ``--check`` it is exit
+code 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
         began = time.monotonic()
         try:
             found[name] = section.measure(options.quick)
-        except Exception:  # the others are worth having all the same
+        except Exception:  # the other sections are still worth measuring
             failed.append(name)
             traceback.print_exc()
             continue
@@ -83,8 +83,8 @@ def _machine() -> str:
 def _write(path: str, machine: str, quick: bool, found: dict[str, list[Line]]) -> None:
     sections = {name: [dataclasses.asdict(line) for line in lines] for name, lines in found.items()}
     with open(path, "w", encoding="utf-8") as file:
-        said = {"machine": machine, "quick": quick, "sections": sections}
-        json.dump(said, file, indent=1, ensure_ascii=False)
+        shown = {"machine": machine, "quick": quick, "sections": sections}
+        json.dump(shown, file, indent=1, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``make simulate``: run seeds, say what was seen, show the first failure so that it replays.
+"""``make simulate``: run seeds, print a summary, and show each failing seed so that it replays.
 
 python -m lab.simulate --seeds 3000 --first 1 --store redis
 """
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lab.simulation.bugs import BUGS
+from lab.simulation.kinds import kinds_of
 from lab.simulation.lua_bugs import LUA_BUGS
 from lab.simulation.network import MemoryServer, Server
-from lab.simulation.processes import cast_of
 from lab.simulation.replica_bugs import REPLICA_BUGS
 from lab.simulation.scenario import Report, run_seed
 
@@ -26,35 +26,39 @@ STORES = ("memory", "redis", "replicas", "forgetful", "redlock")
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3000, help="how many")
-    parser.add_argument("--first", type=int, default=1, help="the first one")
+    parser.add_argument("--seeds", type=int, default=3000, help="number of seeds")
+    parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--store", choices=STORES, default="memory")
     bugs = sorted([*BUGS, *LUA_BUGS, *REPLICA_BUGS])
-    parser.add_argument("--bug", choices=bugs, help="plant this bug, and find it")
-    parser.add_argument("-v", "--verbose", action="store_true", help="all violations of a seed")
-    given = parser.parse_args(argv)
-    if given.bug:
-        return hunt(given.bug, given.first, given.seeds)
+    parser.add_argument(
+        "--bug", choices=bugs, help="plant this bug, and search for a seed that finds it"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all violations of a failing seed"
+    )
+    options = parser.parse_args(argv)
+    if options.bug:
+        return hunt(options.bug, options.first, options.seeds)
     began = time.perf_counter()
     failed = acquired = lost = handovers = 0
-    for report in reports_of(given.store, range(given.first, given.first + given.seeds)):
+    for report in reports_of(options.store, range(options.first, options.first + options.seeds)):
         acquired += report.acquired
         lost += report.lost
         handovers += report.handovers
         if report.violations:
             failed += 1
-            shown = report.violations if given.verbose else report.violations[:2]
+            shown = report.violations if options.verbose else report.violations[:2]
             print(f"seed {report.seed}:", *shown, sep="\n    ")
     took = time.perf_counter() - began
     print(
-        f"{given.seeds} seeds of 30 virtual seconds, {failed} failed; {acquired} holds, "
-        f"{handovers} waits, {lost} losses told; {given.seeds / took * 60:.0f} seeds a minute"
+        f"{options.seeds} seeds of 30 virtual seconds, {failed} failed; {acquired} holds, "
+        f"{handovers} waits, {lost} losses; {options.seeds / took * 60:.0f} seeds per minute"
     )
     return 1 if failed else 0
 
 
 def reports_of(store: str, seeds: range) -> Iterator[Report | QuorumReport]:
-    """What these seeds show, one after the other. A quorum has a scenario of its own."""
+    """Yield the report of each seed. A quorum has a scenario of its own."""
     if store == "redlock":
         from lab.simulation.quorum_run import run_quorum_seed
 
@@ -62,12 +66,12 @@ def reports_of(store: str, seeds: range) -> Iterator[Report | QuorumReport]:
         return
     server = server_of(store)
     for seed in seeds:
-        if server.has(cast_of(seed)):
+        if server.has(kinds_of(seed)):
             yield run_seed(seed, server)
 
 
 def server_of(store: str) -> type[Server]:
-    """The simulated server; Redis's needs hiredis and a Lua (PyPI's lupa)."""
+    """Return the class of the simulated server. Redis needs hiredis and Lua (lupa on PyPI)."""
     if store == "memory":
         return MemoryServer
     from lab.simulation.redis import RedisServer
@@ -77,18 +81,18 @@ def server_of(store: str) -> type[Server]:
 
 
 def hunt(bug: str, first: int, seeds: int) -> int:
-    """Plant a bug and look for a seed that shows it; not to find one is the failure here."""
+    """Plant a bug and search for a seed that finds it; return 1 if none does."""
     plant, kind, known = (BUGS | LUA_BUGS | REPLICA_BUGS)[bug]
     store = server_of(known or ("redis" if bug in LUA_BUGS else "memory"))
     with plant():
         for seed in range(first, first + seeds):
-            if kind not in cast_of(seed) or not store.has(cast_of(seed)):
+            if kind not in kinds_of(seed) or not store.has(kinds_of(seed)):
                 continue
             violations = run_seed(seed, store).violations
             if violations:
                 print(f"{bug}: found by seed {seed}: {violations[0]}")
                 return 0
-    print(f"{bug}: NOT found in {seeds} seeds: the witness is blind")
+    print(f"{bug}: NOT found in {seeds} seeds: the witness is blind to it")
     return 1
 
 

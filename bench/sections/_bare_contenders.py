@@ -1,9 +1,9 @@
-"""Contenders without a library: a bare socket each, commands that were encoded before, and answers
-that are looked at, not parsed. They stand in a queue at the server in the order of arrival, and a
-release rings the next one only, as with lockfast. So they are the limit of what that order costs.
+"""Contenders without a library: a bare socket each, pre-encoded commands, unparsed replies.
 
-"Least scripts" are the fewest commands that keep such a queue with a fence: nobody is renewed,
-nobody who died is passed over, nothing ends by itself. "Our scripts" are lockfast's own.
+They queue at the server in arrival order, and a release wakes only the next one, as with lockfast.
+So they are the limit for that order. "Least scripts" are the fewest commands that keep such a queue
+with a fence: no renewal, no check for dead waiters, no expiry of the queue. "Our scripts" are
+lockfast's own.
 """
 
 from __future__ import annotations
@@ -45,35 +45,36 @@ return 1
 
 
 class Contender:
-    """One thread's socket, on which it asks and hears its bell."""
+    """One thread's socket, on which it sends requests and receives its wake-ups."""
 
     def __init__(self, port: int, name: str, scripts: str, who: str) -> None:
         self.bare = Bare(port)
-        self.bare.ask(packed("HELLO", "3"))  # a bell is told apart from an answer
+        self.bare.ask(packed("HELLO", "3"))  # distinguishes wake-ups from replies
         self.bare.ask(packed("SUBSCRIBE", channel_of(who)))
         if scripts == LEAST:
             key, claim, release = f"least:{name}", LEAST_CLAIM, LEAST_RELEASE
-            said = told = [str(LEASE * 1000)]
+            claim_arguments = release_arguments = [str(LEASE * 1000)]
         else:
             key, claim, release = f"lf:{{default:{name}}}", CLAIM.source, RELEASE.source
             micros = str(LEASE * 1_000_000)
-            said, told = [micros, "1", "1", f"{micros} 1 1 {who} host 12345 thread"], []
+            claim_arguments = [micros, "1", "1", f"{micros} 1 1 {who} host 12345 thread"]
+            release_arguments = []
         keys = ("3", key, f"{key}:q", f"{key}:w")
         shas = [
             self.bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode()
             for source in (claim, release)
         ]
-        self.claim = packed("EVALSHA", shas[0], *keys, who, *said)
-        self.release = packed("EVALSHA", shas[1], *keys, who, *told)
+        self.claim = packed("EVALSHA", shas[0], *keys, who, *claim_arguments)
+        self.release = packed("EVALSHA", shas[1], *keys, who, *release_arguments)
 
     def enter(self) -> int:
-        """Its fence, when it is ours: in the answer, or in the bell."""
+        """Acquire the lock and return its fence, from the reply or from the wake-up."""
         receive = self.bare.socket.recv
         self.bare.socket.sendall(self.claim)
         answer = receive(4096)
         if answer[:1] == b"$":
             return int(answer.split(b"\r\n", 2)[1])
-        if b"message" not in answer:  # which may have come with the answer
+        if b"message" not in answer:  # the wake-up may have come with the reply
             answer = receive(4096)
         return int(answer.rsplit(b" ", 2)[1])
 

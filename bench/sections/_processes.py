@@ -1,7 +1,7 @@
-"""Other processes that do something at the same time, each bounded in time and ended by its pid.
+"""Processes that work at the same time, each bounded in time and ended by its pid.
 
-They are forked by a server of their own that has no threads and holds nothing, so that nothing of
-this process is in them, and 64 of them start in a second or two.
+A fork server without threads starts them, so they inherit nothing from this process, and 64 of them
+start in a second or two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Ready = Callable[[], float]
 
-STARTING_LIMIT = 60.0  # seconds; 64 processes on a machine that is busy with something else
+STARTING_LIMIT = 60.0  # seconds; 64 processes on a busy machine
 BEGIN_IN = 0.2  # seconds from the signal until all begin together
 
 _context = multiprocessing.get_context("forkserver")
@@ -38,20 +38,20 @@ _context.set_forkserver_preload(
 def together(
     work: Callable[..., T],
     count: int,
-    *said: object,
+    *arguments: object,
     lasts: float,
     meanwhile: Callable[[float], object] = lambda begin: None,
 ) -> list[T]:
-    """What ``count`` processes answered that ran ``work(index, ready, *said)`` at the same time.
+    """Run ``work(index, ready, *arguments)`` in ``count`` processes and return their results.
 
-    ``ready()`` returns when all are, and says at what `time.monotonic` to begin. ``lasts`` is how
-    long they should then need; ``meanwhile`` runs here while they work.
+    ``ready()`` returns when all are ready: the `time.monotonic` at which to begin. ``lasts`` is the
+    time they should then need; ``meanwhile`` runs here while they work.
     """
     crew: list[tuple[BaseProcess, Connection]] = []
     try:
         for index in range(count):
             ours, theirs = _context.Pipe()
-            process = _context.Process(target=_member, args=(theirs, work, index, said))
+            process = _context.Process(target=_member, args=(theirs, work, index, arguments))
             process.start()
             theirs.close()
             crew.append((process, ours))
@@ -73,17 +73,19 @@ def wait_until(moment: float) -> None:
     time.sleep(max(moment - time.monotonic(), 0.0))
 
 
-def _member(pipe: Connection, work: Callable[..., Any], index: int, said: tuple[Any, ...]) -> None:
+def _member(
+    pipe: Connection, work: Callable[..., Any], index: int, arguments: tuple[Any, ...]
+) -> None:
     def ready() -> float:
         pipe.send((True, None))
         begin: float = pipe.recv()
         return begin
 
     try:
-        pipe.send((True, work(index, ready, *said)))
+        pipe.send((True, work(index, ready, *arguments)))
     except EOFError:
-        pass  # nobody wants to know any more
-    except Exception:  # told where it is read
+        pass  # the benchmark has ended
+    except Exception:  # raised where the result is read
         with contextlib.suppress(OSError):
             pipe.send((False, traceback.format_exc()))
 

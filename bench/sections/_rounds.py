@@ -1,7 +1,7 @@
-"""Fair comparison on a noisy machine: rounds in which every subject has its turn, and medians.
+"""Fair comparison on a noisy machine: rounds that measure every subject, and medians.
 
-A ratio is taken within a round, where both sides met the same weather, and then the median of the
-rounds' ratios: two medians of different rounds would compare different weathers.
+A ratio is taken within a round, where both sides met the same conditions; the result is the median
+of the rounds' ratios. A ratio of two medians would compare different rounds.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-Subject = Callable[[int], object]  # does it so many times
+Subject = Callable[[int], object]  # runs so many operations
 
 
 class Rounds:
-    """Seconds an operation took, by subject and round."""
+    """Seconds per operation, by subject and round."""
 
     def __init__(self, seconds: Mapping[str, Sequence[float]]) -> None:
         self.seconds = seconds
 
     def micros(self, subject: str) -> float:
-        """In the best round: for a target in µs, as others on the machine can only add to it."""
+        """Microseconds in the best round: other work on the machine can only add to them."""
         return min(self.seconds[subject]) * 1e6
 
     def per_second(self, subject: str) -> float:
         return 1 / median(self.seconds[subject])
 
     def faster(self, subject: str, other: str) -> float:
-        """How many times as fast as the other."""
+        """The median ratio of the rates: above 1 if ``subject`` is faster."""
         pairs = zip(self.seconds[other], self.seconds[subject], strict=True)
         return median(theirs / ours for theirs, ours in pairs)
 
 
 def interleaved(subjects: Mapping[str, Subject], *, rounds: int, seconds: float) -> Rounds:
-    """Each subject for about so many seconds in each round, in an order that turns."""
+    """Measure each subject for about ``seconds`` in each round, in rotating order."""
     counts = {name: _warm_up(subject, seconds) for name, subject in subjects.items()}
     took: dict[str, list[float]] = {name: [] for name in subjects}
     names = list(subjects)
-    for turn in range(rounds):
-        first = turn % len(names)
+    for round_number in range(rounds):
+        first = round_number % len(names)
         for name in names[first:] + names[:first]:
             began = time.perf_counter()
             subjects[name](counts[name])
@@ -47,7 +47,7 @@ def interleaved(subjects: Mapping[str, Subject], *, rounds: int, seconds: float)
 
 
 def _warm_up(subject: Subject, seconds: float) -> int:
-    """How often it goes into that time; caches and files are warm after it."""
+    """Return the number of operations that fit into that time, with caches and files warm."""
     count = 10
     while True:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What contenders for one name noted, merged: how fast, and how fairly, it went round."""
+"""The visits of all contenders for one name, merged: rate, latency and fairness of hand-overs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Visit = tuple[int, float, float, float]  # fence, asked, acquired, released
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one round showed; latencies in µs."""
+    """The figures of one round; latencies in µs."""
 
     rate: float
     p50: float
@@ -31,23 +31,23 @@ class Outcome:
     overlaps: float
 
 
-# How to enter: a context manager that gives the fence, or 0.
+# Acquires the lock: a context manager that yields the fence, or 0.
 Entrance = Callable[[], AbstractContextManager[int]]
 
 
 def visits_of(
     enter: Entrance, ready: Ready, count: int, lasts: float, patience: float
 ) -> list[list[Visit]]:
-    """So many threads of this process, which contend from the signal on: what each noted."""
+    """Let ``count`` threads of this process contend from the signal on; return their visits."""
     begin = ready()
     visits: list[list[Visit]] = [[] for _ in range(count)]
-    crowd = [
+    threads = [
         threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
         for noted in visits
     ]
-    for thread in crowd:
+    for thread in threads:
         thread.start()
-    for thread in crowd:
+    for thread in threads:
         thread.join(lasts + patience)
     return visits
 
@@ -62,8 +62,7 @@ def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> Non
 
 
 def judged(everybody: Sequence[Sequence[Visit]], begin: float, end: float) -> Outcome:
-    """Merge what the contenders noted. Fences are in the order in which they were inside; where
-    there are none, the times are."""
+    """Merge the visits. They are ordered by fence or, without fences, by time."""
     merged = sorted(
         (fence, acquired, released, asked, who)
         for who, visits in enumerate(everybody)
@@ -87,6 +86,6 @@ def judged(everybody: Sequence[Sequence[Visit]], begin: float, end: float) -> Ou
 
 
 def middle(found: Sequence[T]) -> T:
-    """The median of the rounds, in each respect."""
+    """The median of the rounds, field by field."""
     columns = zip(*map(astuple, found), strict=True)  # type: ignore[arg-type]
     return type(found[0])(*(median(column) for column in columns))

@@ -1,4 +1,4 @@
-"""The core itself: a cycle and a re-entry on memory://, where the store costs next to nothing."""
+"""The core: a cycle and a re-entry on memory://, where the store costs next to nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import lockfast.aio
 from ._line import Line, at_most
 from ._rounds import Subject, interleaved
 
-CYCLE = 60.0  # µs, targets of SPEED.md
+CYCLE = 60.0  # µs
 REENTRY = 5.0
 
 
 def measure(quick: bool) -> list[Line]:
     with asyncio.Runner() as runner:
         client, tasks = lockfast.connect("memory://"), lockfast.aio.connect("memory://")
-        heard = lockfast.connect("memory://")
-        heard.on_event(lambda event: None)
-        subjects = _blocking(client, heard) | _asyncio(tasks, runner)
+        events = lockfast.connect("memory://")
+        events.on_event(lambda event: None)
+        subjects = _blocking(client, events) | _asyncio(tasks, runner)
         found = interleaved(subjects, rounds=8 if quick else 20, seconds=0.03 if quick else 0.05)
         runner.run(tasks.close())
-        heard.close()
+        events.close()
         client.close()
     lines = []
     for name in subjects:
@@ -38,9 +38,9 @@ def measure(quick: bool) -> list[Line]:
     return lines
 
 
-def _blocking(client: lockfast.Client, heard: lockfast.Client) -> dict[str, Subject]:
+def _blocking(client: lockfast.Client, events: lockfast.Client) -> dict[str, Subject]:
     lock = client.lock("orders:42")
-    told = heard.lock("orders:42")
+    arguments = events.lock("orders:42")
     outer = client.lock("orders:43")
     bare = threading.RLock()
 
@@ -56,7 +56,7 @@ def _blocking(client: lockfast.Client, heard: lockfast.Client) -> dict[str, Subj
 
     def listened(count: int) -> None:
         for _ in range(count):
-            with told:
+            with arguments:
                 pass
 
     def reentry(count: int) -> None:

@@ -1,12 +1,12 @@
-"""One name and many who want it, on SQLite: how fast and how fairly it goes from one to the next.
+"""Hand-overs of one contended lock on SQLite: speed and fairness.
 
 Each contender acquires, notes the time, and releases, with no work inside. A hand-over is measured
-from just before the release is asked for until the next one, another contender, is inside; so it
-contains the release's own step at the store. All processes read the same CLOCK_MONOTONIC.
+from just before the release until another contender is inside; so it contains the release's own
+step at the store. All processes read the same CLOCK_MONOTONIC.
 
-`filelock` has no queue: it asks again every 50 ms, and who has just released takes it again. Its
-hand-overs are few: it is their rate and the longest wait that tell, not the latency of those few.
-"Bare turns" is a token that goes round between as many processes: the floor (see `_turns`).
+`filelock` has no queue: it polls every 50 ms, and the process that just released usually takes the
+lock again. Its hand-overs are few, so compare their rate and the longest wait, not the latency of
+those few. "Bare token" is a token passed between as many processes: the floor (`_token_passing`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import filelock
 import lockfast
 
 from ._line import Line, at_least, at_most, number
+from ._pass_token import pass_token
 from ._processes import Ready, together, wait_until
-from ._turns import take_turns
 from ._visits import Outcome, Visit, judged, middle
 
-P50 = 1000.0  # µs, and the others too are targets of SPEED.md
+P50 = 1000.0  # µs
 FAIR = 0.95
-SETTLE = 0.3  # seconds until everybody stands in the queue
+SETTLE = 0.3  # seconds until all contenders are in the queue
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Who contends: so many wait, and one more is inside."""
+    """A contest: so many contenders wait, and one more is inside."""
 
     subject: str
     waiting: int
@@ -43,20 +43,19 @@ class Contest:
     @property
     def title(self) -> str:
         kind = "thread" if self.threads else "process"
-        several = {"thread": "threads", "process": "processes"}[kind]
-        who = f"1 {kind} waits" if self.waiting == 1 else f"{self.waiting} {several} wait"
-        return who
+        plural = {"thread": "threads", "process": "processes"}[kind]
+        return f"1 {kind} waits" if self.waiting == 1 else f"{self.waiting} {plural} wait"
 
 
 CONTESTS = (
     Contest("lockfast", 1),
     Contest("filelock", 1),
-    Contest("turns", 1),
+    Contest("token", 1),
     Contest("lockfast", 8),
     Contest("filelock", 8),
-    Contest("turns", 8),
+    Contest("token", 8),
     Contest("lockfast", 64),
-    Contest("turns", 64),
+    Contest("token", 64),
     Contest("lockfast", 64, threads=True),
 )
 
@@ -77,13 +76,13 @@ def measure(quick: bool) -> list[Line]:
 
 def _lines(contest: Contest, outcomes: dict[Contest, list[Outcome]]) -> list[Line]:
     ours = middle(outcomes[contest])
-    turns = middle(outcomes[Contest("turns", contest.waiting)])
-    floor, slower = f"bare turns {number(turns.p50)} µs", f"{ours.p50 / turns.p50:.1f}× its time"
+    visits = middle(outcomes[Contest("token", contest.waiting)])
+    floor, slower = f"bare token {number(visits.p50)} µs", f"{ours.p50 / visits.p50:.1f}× its time"
     p50 = Line(f"{contest.title}: release→next p50", ours.p50, "µs", floor, slower)
     if contest.waiting >= 64:
         p50 = at_most(P50, p50.what, ours.p50, "µs", floor, slower)
-    rate, wait, fairness = f"bare turns {number(turns.rate)}/s", "", ""
-    ratio = f"{ours.rate / turns.rate:.2f}×"
+    rate, wait, fairness = f"bare token {number(visits.rate)}/s", "", ""
+    ratio = f"{ours.rate / visits.rate:.2f}×"
     lines = []
     if Contest("filelock", contest.waiting) in outcomes:
         polls = middle(outcomes[Contest("filelock", contest.waiting)])
@@ -103,21 +102,21 @@ def _lines(contest: Contest, outcomes: dict[Contest, list[Outcome]]) -> list[Lin
         p50,
         Line(f"{contest.title}: release→next p99", ours.p99, "µs"),
         Line(f"{contest.title}: longest wait", ours.longest, "ms", wait),
-        at_least(FAIR, f"{contest.title}: Jain", ours.fairness, "", fairness),
+        at_least(FAIR, f"{contest.title}: fairness", ours.fairness, "", fairness),
     ]
 
 
 def _contend(contest: Contest, seconds: float) -> Outcome:
-    """One round. What happened while they came and went is not counted."""
+    """Run one round. Visits while contenders come and go do not count."""
     contenders = contest.waiting + 1
     processes, threads = (1, contenders) if contest.threads else (contenders, 1)
     with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
         lasts = SETTLE + seconds
-        if contest.subject == "turns":
-            answers = together(_turns, processes, folder, processes, lasts, lasts=lasts)
+        if contest.subject == "token":
+            answers = together(_pass_token, processes, folder, processes, lasts, lasts=lasts)
         else:
-            told = (contest.subject, folder, threads, lasts)
-            answers = together(_member, processes, *told, lasts=lasts)
+            arguments = (contest.subject, folder, threads, lasts)
+            answers = together(_member, processes, *arguments, lasts=lasts)
     begin = min(begin for begin, _ in answers) + SETTLE
     everybody = [visits for _, found in answers for visits in found]
     return judged(everybody, begin, begin + seconds)
@@ -126,25 +125,25 @@ def _contend(contest: Contest, seconds: float) -> Outcome:
 def _member(
     index: int, ready: Ready, subject: str, folder: str, threads: int, lasts: float
 ) -> tuple[float, list[list[Visit]]]:
-    """One process with its contending threads: when it began, and what each of them noted."""
+    """One process with its contending threads: its start time, and the visits of each."""
     with _entrance(subject, folder) as enter:
         begin = ready()
         visits: list[list[Visit]] = [[] for _ in range(threads)]
-        crowd = [
+        threads = [
             threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
             for noted in visits
         ]
-        for thread in crowd:
+        for thread in threads:
             thread.start()
-        for thread in crowd:
+        for thread in threads:
             thread.join(lasts + 15.0)
         return begin, visits
 
 
-def _turns(
+def _pass_token(
     index: int, ready: Ready, folder: str, count: int, lasts: float
 ) -> tuple[float, list[list[Visit]]]:
-    begin, visits = take_turns(index, ready, folder, count, lasts)
+    begin, visits = pass_token(index, ready, folder, count, lasts)
     return begin, [visits]
 
 
@@ -162,7 +161,7 @@ def _visit(enter: Callable[[float], object], begin: float, end: float, noted: li
 
 @contextmanager
 def _entrance(subject: str, folder: str) -> Iterator[Callable[[float], object]]:
-    """How to enter, given for how long to wait: a context manager that gives the fence, or 0."""
+    """A function of the time-out that returns a context manager, which yields the fence, or 0."""
     if subject == "lockfast":
         with lockfast.connect(f"sqlite://{folder}/locks.db") as client:
 

@@ -1,9 +1,9 @@
-"""Every primitive beside the plain lock: cycles, many names at once, and writers among readers.
+"""Every other primitive against the plain lock: cycles, multi-locks, writers among readers.
 
-A read-write lock and a semaphore go by the same law as a lock, so they should cost what it costs.
-The multi-lock is measured against the same names locked one inside the other. Of the crowd of 64
-readers and 4 writers the question is who came first: with a lock that lets readers in while others
-read, a writer may wait for ever.
+A read-write lock and a semaphore follow the same law as a lock, so they should cost the same. The
+multi-lock is measured against the same names locked one inside the other. With 64 readers and 4
+writers the question is the order of service: a lock that admits readers while others read may
+starve a writer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ._redis import Server
 from ._rounds import Subject, interleaved
 
 WITHIN = 1.3
-MANY_FASTER = 5.0
+BATCH_FASTER = 5.0
 SIZES = (2, 10, 100)
 PROCESSES = 4
 READERS = 16  # in each process, beside one writer
-# Who asked so much later than another came after it, however the requests travelled.
+# A caller that asked so much later came later, however the requests travelled.
 SURELY_LATER = 0.05
 
 
@@ -37,7 +37,7 @@ def measure(quick: bool) -> list[Line]:
         return [
             *_cycles("memory", "memory://", rounds, seconds),
             *_cycles("Redis", server.url, rounds, seconds),
-            *_many_names(server.url, rounds, seconds),
+            *_batch_of_names(server.url, rounds, seconds),
             *_readers_and_writers(server.url, 1.0 if quick else 4.0),
         ]
 
@@ -78,24 +78,24 @@ def _cycle(made: Callable[[], Any]) -> Subject:
     return cycle
 
 
-# ---- many names ---------------------------------------------------------------------------------
+# ---- multi-locks --------------------------------------------------------------------------------
 
 
-def _many_names(url: str, rounds: int, seconds: float) -> list[Line]:
+def _batch_of_names(url: str, rounds: int, seconds: float) -> list[Line]:
     lines = []
     with lockfast.connect(url) as client:
         for size in SIZES:
             names = [f"part:{number}" for number in range(size)]
             subjects = {
                 "together": _cycle(lambda names=names: client.multi_lock(*names)),  # type: ignore[misc]
-                "in turn": _cycle(lambda names=names: _nested(client, names)),  # type: ignore[misc]
+                "one by one": _cycle(lambda names=names: _nested(client, names)),  # type: ignore[misc]
             }
             found = interleaved(subjects, rounds=rounds, seconds=seconds)
             what, rate = f"multi-lock of {size} names", found.per_second("together")
-            ratio = found.faster("together", "in turn")
-            against = f"one after the other {number(found.per_second('in turn'))}/s"
+            ratio = found.faster("together", "one by one")
+            against = f"one after the other {number(found.per_second('one by one'))}/s"
             if size == max(SIZES):
-                lines.append(times(what, rate, "cycles/s", against, ratio, MANY_FASTER))
+                lines.append(times(what, rate, "cycles/s", against, ratio, BATCH_FASTER))
             else:
                 lines.append(Line(what, rate, "cycles/s", against, f"{ratio:.2f}×"))
     return lines
@@ -133,21 +133,21 @@ def _readers_and_writers(url: str, seconds: float) -> list[Line]:
             overtaken += any(asked > one[2] + SURELY_LATER for one in waiting)
     writers, readers = percentile(waits[True], 0.5), percentile(waits[False], 0.5)
     most = percentile(waits[True], 0.99)
-    crowd = f"{PROCESSES * READERS} readers, {PROCESSES} writers"
+    title = f"{PROCESSES * READERS} readers, {PROCESSES} writers"
     against = f"readers {number(readers)} ms"
     return [
-        at_most(0, f"{crowd}: readers that overtook a writer", overtaken, f"of {len(visits)}"),
-        Line(f"{crowd}: a writer's wait, p50", writers, "ms", against, f"{writers / readers:.2f}×"),
-        Line(f"{crowd}: a writer's wait, p99", most, "ms"),
+        at_most(0, f"{title}: readers that overtook a writer", overtaken, f"of {len(visits)}"),
+        Line(f"{title}: a writer's wait, p50", writers, "ms", against, f"{writers / readers:.2f}×"),
+        Line(f"{title}: a writer's wait, p99", most, "ms"),
     ]
 
 
 def _contend(
     index: int, ready: Ready, url: str, seconds: float
 ) -> list[tuple[bool, int, float, float]]:
-    """What each of this process's threads got: does it write, fence, asked, acquired."""
+    """The visits of this process's threads: writes, fence, asked, acquired."""
     client = lockfast.connect(url)
-    lock = client.rwlock("crowded")
+    lock = client.rwlock("contended")
     visits: list[tuple[bool, int, float, float]] = []
 
     def work(writes: bool) -> None:

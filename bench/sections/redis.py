@@ -1,10 +1,10 @@
-"""Redis when nobody is in the way: against a bare socket, and against the locks of others.
+"""Uncontended cycles on Redis: against a bare socket, and against other libraries' locks.
 
-The limit is a blocking socket that sends two commands per cycle that were encoded before and reads
-the answers without parsing them. It sleeps until they come; a thread of ours that is alone looks
-for them first, so there is the same socket that looks, too. "Plain scripts" are the least that a
-lock must do (SET NX PX; compare and delete); "our scripts" are lockfast's own: fences, queue and
-all. Everybody's lease is 30 s. The others' locks are made for each cycle, as ours is.
+The limit is a blocking socket that sends two pre-encoded commands per cycle and reads the replies
+without parsing them. It blocks for each reply; a lockfast thread that is the only user spins first,
+so a spinning socket is measured too. "Plain scripts" are the least that a lock must do (SET NX PX;
+compare and delete); "our scripts" are lockfast's own, with fences and queue. Every lease is 30 s.
+Other libraries' locks are made for each cycle, as lockfast's are.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ._line import Line, number, times
 from ._redis import LEASE, Bare, Server, packed
 from ._rounds import Rounds, Subject, interleaved
 
-OF_THE_SOCKET = 0.70  # targets of SPEED.md
+OF_THE_SOCKET = 0.70
 OF_REDIS_PY = 2.0
-MANY_OF_REDIS_PY = 8.0
+CONCURRENT_OF_REDIS_PY = 8.0
 THREADS = 16
 TASKS = 100
 PLAIN_CLAIM = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
@@ -46,7 +46,7 @@ def measure(quick: bool) -> list[Line]:
     with Server() as server:
         return [
             *_one_thread(server, rounds, seconds),
-            *_many_threads(server, rounds, 2 * seconds),
+            *_sixteen_threads(server, rounds, 2 * seconds),
             *_tasks(server, 1, rounds, seconds),
             *_tasks(server, TASKS, rounds, 2 * seconds),
         ]
@@ -60,7 +60,7 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     subjects = {
         "lockfast": _cycle(lambda: client.lock("orders:42")),
         "socket, plain scripts": _plain_scripts(server.port, "bare:1"),
-        "socket that looks, plain scripts": _plain_scripts(server.port, "bare:0", looks=True),
+        "spinning socket, plain scripts": _plain_scripts(server.port, "bare:0", spins=True),
         "socket, our scripts": _our_scripts(server.port),
         "redis-py Lock": _cycle(lambda: plain.lock("theirs:1", timeout=LEASE)),
         "python-redis-lock": _cycle(lambda: redis_lock.Lock(plain, "theirs:2", expire=LEASE)),
@@ -74,7 +74,7 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     what = "1 thread: with client.lock(name)"
     return [
         _line(found, what, "socket, plain scripts", OF_THE_SOCKET),
-        _line(found, what, "socket that looks, plain scripts"),
+        _line(found, what, "spinning socket, plain scripts"),
         _line(found, what, "socket, our scripts"),
         _line(found, what, "redis-py Lock", OF_REDIS_PY),
         _line(found, what, "python-redis-lock"),
@@ -82,10 +82,12 @@ def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     ]
 
 
-def _line(found: Rounds, what: str, other: str, least: float | None = None, many: int = 1) -> Line:
-    """``many`` is how many cycles were counted as one, because they ran at the same time."""
-    against = f"{other} {number(many * found.per_second(other))}/s"
-    ratio, rate = found.faster("lockfast", other), many * found.per_second("lockfast")
+def _line(
+    found: Rounds, what: str, other: str, least: float | None = None, concurrent: int = 1
+) -> Line:
+    """``concurrent`` cycles were counted as one, because they ran at the same time."""
+    against = f"{other} {number(concurrent * found.per_second(other))}/s"
+    ratio, rate = found.faster("lockfast", other), concurrent * found.per_second("lockfast")
     if least is None:
         return Line(what, rate, "cycles/s", against, f"{ratio:.2f}×")
     return times(what, rate, "cycles/s", against, ratio, least)
@@ -100,13 +102,13 @@ def _cycle(made: Callable[[], Any]) -> Subject:
     return cycle
 
 
-def _plain_scripts(port: int, key: str, looks: bool = False) -> Subject:
+def _plain_scripts(port: int, key: str, spins: bool = False) -> Subject:
     shas = []
     bare = Bare(port)
     for source in (PLAIN_CLAIM, PLAIN_RELEASE):
         shas.append(bare.ask(packed("SCRIPT", "LOAD", source)).split()[1].decode())
     claim = packed("EVALSHA", shas[0], "1", key, CLAIM_ID, str(LEASE * 1000))
-    return _two_commands(bare, claim, packed("EVALSHA", shas[1], "1", key, CLAIM_ID), looks)
+    return _two_commands(bare, claim, packed("EVALSHA", shas[1], "1", key, CLAIM_ID), spins)
 
 
 def _our_scripts(port: int) -> Subject:
@@ -115,14 +117,14 @@ def _our_scripts(port: int) -> Subject:
         bare.ask(packed("SCRIPT", "LOAD", script.source))
     key, lease = "lf:{default:bare:2}", str(LEASE * 1_000_000)
     keys = ("3", key, f"{key}:q", f"{key}:w")
-    said = (CLAIM_ID, lease, "1", "1", f"{lease} 1 1 . host 12345 MainThread")
-    claim = packed("EVALSHA", CLAIM.sha, *keys, *said)
+    shown = (CLAIM_ID, lease, "1", "1", f"{lease} 1 1 . host 12345 MainThread")
+    claim = packed("EVALSHA", CLAIM.sha, *keys, *shown)
     return _two_commands(bare, claim, packed("EVALSHA", RELEASE.sha, *keys, CLAIM_ID))
 
 
-def _two_commands(bare: Bare, claim: bytes, release: bytes, looks: bool = False) -> Subject:
+def _two_commands(bare: Bare, claim: bytes, release: bytes, spins: bool = False) -> Subject:
     bare.ask(claim)
-    assert bare.ask(release) == b":1\r\n", "the limit must be the limit of a lock that works"
+    assert bare.ask(release) == b":1\r\n", "a lock that does not work is no limit"
     send, receive = bare.socket.sendall, bare.socket.recv
 
     def cycle(count: int) -> None:
@@ -132,26 +134,26 @@ def _two_commands(bare: Bare, claim: bytes, release: bytes, looks: bool = False)
             send(release)
             receive(4096)
 
-    waiter = select.poll()
-    waiter.register(bare.socket, select.POLLIN)
-    look = Spin(waiter.poll).poll
+    poller = select.poll()
+    poller.register(bare.socket, select.POLLIN)
+    spin = Spin(poller.poll).poll
 
-    def looking(count: int) -> None:
+    def spinning(count: int) -> None:
         for _ in range(count):
             send(claim)
-            look()
+            spin()
             receive(4096)
             send(release)
-            look()
+            spin()
             receive(4096)
 
-    return looking if looks else cycle
+    return spinning if spins else cycle
 
 
 # ---- 16 threads ---------------------------------------------------------------------------------
 
 
-def _many_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
+def _sixteen_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
     plain = server.client()
     with (
         lockfast.connect(server.url) as client,
@@ -164,15 +166,15 @@ def _many_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
     plain.close()
     what = f"{THREADS} threads, a name each: together"
     return [
-        _line(found, what, "redis-py Lock", MANY_OF_REDIS_PY, THREADS),
+        _line(found, what, "redis-py Lock", CONCURRENT_OF_REDIS_PY, THREADS),
         _line(found, what, "16 sockets, plain scripts", None, THREADS),
     ]
 
 
 @contextmanager
 def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
-    """Every thread does its subject so often. They are the same in all rounds, so that what a
-    thread keeps (a connection) is kept."""
+    """A subject that runs in all threads at once. The threads are the same in all rounds, so that
+    they keep their connections."""
     orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(THREADS)]
     done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     subjects = [subject_of(index) for index in range(THREADS)]
@@ -185,8 +187,10 @@ def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
             except BaseException as error:
                 done.put(error)
 
-    crowd = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(THREADS)]
-    for thread in crowd:
+    threads = [
+        threading.Thread(target=work, args=(index,), daemon=True) for index in range(THREADS)
+    ]
+    for thread in threads:
         thread.start()
 
     def together(count: int) -> None:
@@ -201,7 +205,7 @@ def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
     finally:
         for order in orders:
             order.put(0)
-        for thread in crowd:
+        for thread in threads:
             thread.join(10)
 
 
@@ -224,7 +228,7 @@ def _tasks(server: Server, tasks: int, rounds: int, seconds: float) -> list[Line
     if tasks == 1:
         return [_line(found, "1 task: async with aclient.lock(name)", "redis.asyncio Lock")]
     what = f"{tasks} tasks, a name each: together"
-    return [_line(found, what, "redis.asyncio Lock", MANY_OF_REDIS_PY, tasks)]
+    return [_line(found, what, "redis.asyncio Lock", CONCURRENT_OF_REDIS_PY, tasks)]
 
 
 def _gathered(runner: asyncio.Runner, tasks: int, made: Callable[[int], Any]) -> Subject:

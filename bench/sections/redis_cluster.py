@@ -1,12 +1,12 @@
 """A Redis Cluster of three masters against one node of the same servers, in the same rounds.
 
-Nobody is in the way: a cycle is one round trip to acquire and one to release, here as there. What
-a cluster adds is to know which node serves a name, and a connection to each. The hand-over is
-between two threads of two clients, on one name; the renewals are 3,000 leases'.
+Uncontended, a cycle is one round trip to acquire and one to release on both. A cluster adds the
+lookup of the node that serves a name, and a connection to each node. The hand-over is between two
+threads of two clients, on one name; the renewals are those of 3,000 leases.
 
-Where many names are asked for, three servers take turns on the processors of one machine, which
-costs more than if one is asked again and again. So there are also three servers that know nothing
-of each other, each with a third of the names and a client of its own.
+With many names, three servers compete for the cores of one machine, which costs more than one busy
+server. So three independent servers are measured too, each with a third of the names and a client
+of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measure(quick: bool) -> list[Line]:
         urls = {"cluster": url, "one node": single.url}
         return [
             *_threads(urls, rounds, seconds),
-            _by_turns([single, second, third], url, rounds, seconds),
+            _alternating([single, second, third], url, rounds, seconds),
             *_tasks(urls, 1, rounds, seconds),
             *_tasks(urls, TASKS, rounds, 2 * seconds),
             _hand_over(urls, rounds, seconds),
@@ -78,16 +78,16 @@ def _is_whole(node: Server) -> bool:
     return "cluster_state:ok" in info and f"cluster_slots_ok:{SLOTS}" in info
 
 
-def _line(found: Rounds, what: str, many: int = 1) -> Line:
+def _line(found: Rounds, what: str, concurrent: int = 1) -> Line:
     """Many tasks have no target: on one node all their commands travel together, here those of
     each node."""
-    rates = {name: many * found.per_second(name) for name in ("cluster", "one node")}
+    rates = {name: concurrent * found.per_second(name) for name in ("cluster", "one node")}
     ratio = found.faster("one node", "cluster")
     against = f"one node {number(rates['one node'])}/s"
-    said = f"{ratio:.2f}× as long"
-    if many > 1:
-        return Line(what, rates["cluster"], "cycles/s", against, said)
-    return Line(what, rates["cluster"], "cycles/s", against, said, f"≤ {MOST}×", ratio <= MOST)
+    shown = f"{ratio:.2f}× as long"
+    if concurrent > 1:
+        return Line(what, rates["cluster"], "cycles/s", against, shown)
+    return Line(what, rates["cluster"], "cycles/s", against, shown, f"≤ {MOST}×", ratio <= MOST)
 
 
 def _threads(urls: dict[str, str], rounds: int, seconds: float) -> list[Line]:
@@ -103,7 +103,7 @@ def _threads(urls: dict[str, str], rounds: int, seconds: float) -> list[Line]:
     return lines
 
 
-def _by_turns(servers: list[Server], url: str, rounds: int, seconds: float) -> Line:
+def _alternating(servers: list[Server], url: str, rounds: int, seconds: float) -> Line:
     with ExitStack() as stack:
         clients = [stack.enter_context(lockfast.connect(server.url)) for server in servers]
         subjects = {
@@ -112,9 +112,9 @@ def _by_turns(servers: list[Server], url: str, rounds: int, seconds: float) -> L
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
     against = f"{APART} {number(found.per_second(APART))}/s"
-    said = f"{found.faster(APART, 'cluster'):.2f}× as long"
+    shown = f"{found.faster(APART, 'cluster'):.2f}× as long"
     what = "1 thread, 300 names over all nodes"
-    return Line(what, found.per_second("cluster"), "cycles/s", against, said)
+    return Line(what, found.per_second("cluster"), "cycles/s", against, shown)
 
 
 def _cycle(client: Any, names: list[str]) -> Subject:
@@ -157,7 +157,7 @@ def _gathered(runner: asyncio.Runner, client: Any, tasks: int) -> Subject:
 def _hand_over(urls: dict[str, str], rounds: int, seconds: float) -> Line:
     """Two take turns: each waits for the other to release."""
     with ExitStack() as stack:
-        subjects = {where: stack.enter_context(_turns(url)) for where, url in urls.items()}
+        subjects = {where: stack.enter_context(_pass_token(url)) for where, url in urls.items()}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
     rates = {name: 2 * found.per_second(name) for name in urls}
     ratio = found.faster("one node", "cluster")
@@ -167,7 +167,7 @@ def _hand_over(urls: dict[str, str], rounds: int, seconds: float) -> Line:
 
 
 @contextmanager
-def _turns(url: str) -> Iterator[Subject]:
+def _pass_token(url: str) -> Iterator[Subject]:
     orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(2)]
     done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -180,8 +180,8 @@ def _turns(url: str) -> Iterator[Subject]:
 
     clients = [lockfast.connect(url) for _ in orders]
     pairs = zip(clients, orders, strict=True)
-    crowd = [threading.Thread(target=work, args=pair, daemon=True) for pair in pairs]
-    for thread in crowd:
+    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in pairs]
+    for thread in threads:
         thread.start()
 
     def together(count: int) -> None:
@@ -193,7 +193,7 @@ def _turns(url: str) -> Iterator[Subject]:
     yield together
     for order in orders:
         order.put(0)
-    for thread, client in zip(crowd, clients, strict=True):
+    for thread, client in zip(threads, clients, strict=True):
         thread.join(10)
         client.close()
 

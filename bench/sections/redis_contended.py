@@ -1,16 +1,16 @@
-"""One name on Redis and up to 200 who wait, in four processes: how it goes from one to the next.
+"""Hand-overs of one lock on Redis with up to 200 waiters in four processes.
 
 Each contender acquires, notes the time, and releases, with no work inside. A hand-over is measured
-from just before the release is asked for until the next one, another contender, is inside; so it
-contains the release's own step at the store. All processes read the same CLOCK_MONOTONIC.
+from just before the release until another contender is inside; so it contains the release's own
+step at the store. All processes read the same CLOCK_MONOTONIC.
 
-The floor is two processes that take turns on bare sockets: each pushes to the other's list and
-blocks on its own, two commands a turn. The limit of the order of arrival is the same crowd on bare
+The floor is two processes that pass a token on bare sockets: each pushes to the other's list and
+blocks on its own, two commands per pass. The limit for arrival order is as many contenders on bare
 sockets, without a library (`_bare_contenders`).
 
-Commands are counted by the server (INFO commandstats) while everybody stands in the queue. A failed
-try is what is asked in vain: by lockfast, each script beyond the one that claims and the one that
-releases (refreshes of places too); by the others, each SET that found the name taken.
+The server counts commands (INFO commandstats) while all contenders are in the queue. A failed try
+is a request in vain: of lockfast, each script beyond one claim and one release (refreshes of
+waiters too); of the others, each SET that found the name taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ._processes import Ready, together, wait_until
 from ._redis import LEASE, SENT, Bare, Server, added, packed
 from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 
-OF_THE_TURNS = 0.6  # targets of SPEED.md, for the largest crowd
+OF_THE_TOKEN = 0.6  # targets with the most waiters
 SCRIPTS = 2.0
 FAILED = 0.01
 FAIR = 0.99
@@ -40,15 +40,15 @@ P99 = 4.0
 PROCESSES = 4
 LARGEST = 200
 SIZES = (1, 10, 50, LARGEST)
-SETTLE = 0.5  # seconds until everybody stands in the queue
+SETTLE = 0.5  # seconds until all contenders are in the queue
 PATIENCE = 10.0
 OTHERS = ("redis-py Lock", "python-redis-lock")
 BARE = (LEAST, OURS)
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd(Outcome):
-    """And what the server counted, per hand-over."""
+class ContendedOutcome(Outcome):
+    """With the server's counters, per hand-over."""
 
     scripts: float
     sent: float
@@ -59,13 +59,13 @@ class Crowd(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """So many wait, and one more is inside."""
+    """A contest: so many contenders wait, and one more is inside."""
 
     subject: str
     waiting: int
 
     def members(self) -> list[int]:
-        """How many threads each process has."""
+        """The number of threads of each process."""
         contenders = self.waiting + 1
         processes = min(PROCESSES, contenders)
         return [len(range(index, contenders, processes)) for index in range(processes)]
@@ -73,17 +73,17 @@ class Contest:
 
 def measure(quick: bool) -> list[Line]:
     rounds, seconds, sizes = (1, 0.6, (1, LARGEST)) if quick else (3, 1.5, SIZES)
-    contests = [Contest("turns", 1), *(Contest("lockfast", size) for size in sizes)]
+    contests = [Contest("token", 1), *(Contest("lockfast", size) for size in sizes)]
     contests += [Contest(bare, LARGEST) for bare in BARE]
     if quick:
         contests.append(Contest("python-redis-lock", LARGEST))
     else:
         contests += [Contest(other, size) for other in OTHERS for size in sizes]
-    found: dict[Contest, list[Crowd]] = {contest: [] for contest in contests}
+    found: dict[Contest, list[ContendedOutcome]] = {contest: [] for contest in contests}
     with Server() as server:
-        for turn in range(rounds):
+        for round_number in range(rounds):
             for contest in contests:
-                found[contest].append(_contend(server, contest, f"orders:{turn}", seconds))
+                found[contest].append(_contend(server, contest, f"orders:{round_number}", seconds))
     lines = []
     for contest in contests:
         if contest.subject == "lockfast":
@@ -92,18 +92,18 @@ def measure(quick: bool) -> list[Line]:
     return [*lines, at_most(0, "two inside at once", overlaps, "times")]
 
 
-# ---- what is shown --------------------------------------------------------------------------
+# ---- the table ------------------------------------------------------------------------------
 
 
-def _lines(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
-    ours, turns = middle(found[contest]), middle(found[Contest("turns", 1)])
+def _lines(contest: Contest, found: dict[Contest, list[ContendedOutcome]]) -> list[Line]:
+    ours, token = middle(found[contest]), middle(found[Contest("token", 1)])
     who = f"{contest.waiting} wait" if contest.waiting > 1 else "1 waits"
     largest = contest.waiting == LARGEST
-    pairs = zip(found[contest], found[Contest("turns", 1)], strict=True)
+    pairs = zip(found[contest], found[Contest("token", 1)], strict=True)
     ratio = median(here.rate / there.rate for here, there in pairs)
-    floor = f"bare turns {number(turns.rate)}/s"
+    floor = f"bare token {number(token.rate)}/s"
     if largest:
-        lines = [times(f"{who}: hand-overs", ours.rate, "/s", floor, ratio, OF_THE_TURNS)]
+        lines = [times(f"{who}: hand-overs", ours.rate, "/s", floor, ratio, OF_THE_TOKEN)]
         lines += _limits(contest, found)
     else:
         lines = [Line(f"{who}: hand-overs", ours.rate, "/s", floor, f"{ratio:.2f}×")]
@@ -116,23 +116,23 @@ def _lines(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
         lines.append(Line(f"{who}: hand-overs", ours.rate, "/s", against, times_theirs))
 
     def line(what: str, field: str, unit: str = "") -> Line:
-        said = [f"{name} {number(getattr(theirs, field))}" for name, theirs in others.items()]
-        return Line(f"{who}: {what}", getattr(ours, field), unit, ", ".join(said))
+        shown = [f"{name} {number(getattr(theirs, field))}" for name, theirs in others.items()]
+        return Line(f"{who}: {what}", getattr(ours, field), unit, ", ".join(shown))
 
-    floor = f"bare turns {number(turns.p50)} µs"
-    slower = f"{ours.p50 / turns.p50:.1f}× its time"
+    floor = f"bare token {number(token.p50)} µs"
+    slower = f"{ours.p50 / token.p50:.1f}× its time"
     lines.append(Line(f"{who}: release→next p50", ours.p50, "µs", floor, slower))
     if not largest:
         return [
             *lines,
             line("release→next p99", "p99", "µs"),
-            line("Jain", "fairness"),
+            line("fairness", "fairness"),
             line("scripts per hand-over", "scripts"),
         ]
     spread = f"{ours.p99 / ours.p50:.1f}× its p50"
     p99 = f"{who}: release→next p99"
-    fair = line("Jain", "fairness")
-    beside = ours.scripts - 1  # everybody who comes must claim, whatever the lock
+    fair = line("fairness", "fairness")
+    beside = ours.scripts - 1  # every contender must claim, whatever the lock
     failed = line("failed tries per hand-over", "failed")
     return [
         *lines,
@@ -148,17 +148,17 @@ def _lines(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
     ]
 
 
-def _limits(contest: Contest, found: dict[Contest, list[Crowd]]) -> list[Line]:
-    """What the order of arrival costs without a library, and what of that is left with ours."""
+def _limits(contest: Contest, found: dict[Contest, list[ContendedOutcome]]) -> list[Line]:
+    """The cost of arrival order without a library, and lockfast's share of that rate."""
     lines = []
     for bare in BARE:
         theirs = found[_counterpart(contest, bare)]
-        rate, floor = middle(theirs).rate, found[Contest("turns", 1)]
-        of_turns = median(a.rate / b.rate for a, b in zip(theirs, floor, strict=True))
+        rate, floor = middle(theirs).rate, found[Contest("token", 1)]
+        of_token = median(a.rate / b.rate for a, b in zip(theirs, floor, strict=True))
         left = median(a.rate / b.rate for a, b in zip(found[contest], theirs, strict=True))
         who = f"{contest.waiting} wait"
-        turns = f"bare turns {number(middle(floor).rate)}/s"
-        lines.append(Line(f"{who}: {bare}", rate, "/s", turns, f"{of_turns:.2f}×"))
+        token = f"bare token {number(middle(floor).rate)}/s"
+        lines.append(Line(f"{who}: {bare}", rate, "/s", token, f"{of_token:.2f}×"))
         ours = middle(found[contest]).rate
         against = f"{bare} {number(rate)}/s"
         lines.append(Line(f"{who}: hand-overs", ours, "/s", against, f"{left:.2f}×"))
@@ -172,8 +172,8 @@ def _counterpart(contest: Contest, subject: str) -> Contest:
 # ---- one round ------------------------------------------------------------------------------
 
 
-def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Crowd:
-    """What happened while they came and went is not counted."""
+def _contend(server: Server, contest: Contest, name: str, seconds: float) -> ContendedOutcome:
+    """Run one round. Visits while contenders come and go do not count."""
     seen: list[tuple[float, dict[str, int]]] = []
     connections = 0
 
@@ -186,9 +186,9 @@ def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Cro
 
     lasts = SETTLE + seconds + 0.1
     members = contest.members()
-    told = (server.port, contest.subject, name, members, lasts)
-    work = _turns if contest.subject == "turns" else _member
-    found = together(work, len(members), *told, lasts=lasts + PATIENCE, meanwhile=count)
+    arguments = (server.port, contest.subject, name, members, lasts)
+    work = _pass_token if contest.subject == "token" else _member
+    found = together(work, len(members), *arguments, lasts=lasts + PATIENCE, meanwhile=count)
     everybody = [visits for answers in found for visits in answers]
     (begin, before), (end, after) = seen
     outcome = judged(everybody, begin, end)
@@ -196,7 +196,7 @@ def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Cro
     scripts, tries = added(after, before, ("evalsha", "eval")), added(after, before, ("set",))
     vain = scripts - 2 * acquired if contest.subject == "lockfast" else tries - acquired
     each = max(outcome.rate * (end - begin), 1.0)
-    return Crowd(
+    return ContendedOutcome(
         **asdict(outcome),
         scripts=scripts / each,
         sent=added(after, before, SENT) / each,
@@ -215,14 +215,14 @@ def _member(
     members: list[int],
     lasts: float,
 ) -> list[list[Visit]]:
-    """One process with its contending threads: what each of them noted."""
+    """One process with its contending threads: the visits of each."""
     with _entrance(subject, port, name) as enter:
         return visits_of(enter, ready, members[index], lasts, PATIENCE)
 
 
 @contextmanager
 def _entrance(subject: str, port: int, name: str) -> Iterator[Entrance]:
-    """How to enter: a context manager that gives the fence, or 0."""
+    """A function that returns a context manager, which yields the fence, or 0."""
     plain = redis.Redis("127.0.0.1", port)
     if subject in BARE:
         with bare_entrance(port, name, subject) as enter:
@@ -255,7 +255,7 @@ def _entrance(subject: str, port: int, name: str) -> Iterator[Entrance]:
     plain.close()
 
 
-def _turns(
+def _pass_token(
     index: int,
     ready: Ready,
     port: int,
@@ -264,7 +264,7 @@ def _turns(
     members: list[int],
     lasts: float,
 ) -> list[list[Visit]]:
-    """One of two processes: wait for our turn, give the other one its."""
+    """One of two processes: wait for the token, then pass it to the other."""
     bare = Bare(port)
     mine, yours = f"{name}:{index}", f"{name}:{1 - index}"
     wait, give = packed("BLPOP", mine, "1"), packed("RPUSH", yours, "x")
@@ -276,7 +276,7 @@ def _turns(
     while (asked := now()) < end:
         bare.socket.sendall(wait)
         if len(bare.socket.recv(4096)) < 8:
-            break  # none came: the other's time was over first
+            break  # no token: the other process ended first
         acquired = now()
         visits.append((0, asked, acquired, now()))
         bare.socket.sendall(give)

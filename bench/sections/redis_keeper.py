@@ -1,8 +1,8 @@
-"""10,000 held leases on Redis that one keeper renews: threads, CPU, and what others notice of it.
+"""10,000 held leases on Redis that one keeper renews: threads, CPU, and the latency of others.
 
-What others notice is how long another process's PING takes on a bare socket. On a machine with few
-cores that also shows who else wanted to run, so the same is measured before anything is held, and
-the server says how long its own steps took (INFO commandstats).
+The latency is that of another process's PING on a bare socket. On a machine with few cores it also
+reflects other processes, so it is measured before anything is held too, and the server reports the
+time of its own steps (INFO commandstats).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._processes import Ready, together, wait_until
 from ._redis import Bare, Server, packed
 
 LEASES = 10_000
-CPU = 0.05  # seconds for 10,000 renewals, and the others too are targets of SPEED.md
+CPU = 0.05  # seconds for 10,000 renewals
 PING = 5.0  # ms
 PROBE_EVERY = 0.001
 
@@ -42,12 +42,12 @@ def measure(quick: bool) -> list[Line]:
     renewed = after.renewals - before.renewals
     scripts = steps_after[0] - steps[0]
     step = (steps_after[1] - steps[1]) / max(scripts, 1) / 1000
-    per_lot = max(spent, 0.0) / max(renewed, 1) * 10_000
+    per_batch = max(spent, 0.0) / max(renewed, 1) * 10_000
     each = f"{number(renewed / max(scripts, 1))} in a script, {number(renewed)} in all"
     calm = f"{number(max(quiet))} ms with nothing held"
     return [
         at_most(1, f"threads for {LEASES:,} leases", threads, "threads"),
-        at_most(CPU, "CPU for 10,000 renewals", per_lot, "s", each),
+        at_most(CPU, "CPU for 10,000 renewals", per_batch, "s", each),
         at_most(0, "lost meanwhile", lost, "leases"),
         Line("another's PING meanwhile, p50", percentile(pings, 0.50), "ms"),
         Line("another's PING meanwhile, p99", percentile(pings, 0.99), "ms"),
@@ -58,8 +58,8 @@ def measure(quick: bool) -> list[Line]:
 
 def _steps(server: Server) -> tuple[int, int]:
     """How many scripts it ran until now, and how many µs they took."""
-    said = server.info("commandstats")["cmdstat_evalsha"]
-    return int(said["calls"]), int(said["usec"])
+    shown = server.info("commandstats")["cmdstat_evalsha"]
+    return int(shown["calls"]), int(shown["usec"])
 
 
 def _cpu_of_a_pause(seconds: float) -> float:

@@ -1,8 +1,8 @@
-"""A million names on Redis, each used once: what is left behind at the server, and in the client.
+"""A million names on Redis, each used once: what remains at the server and in the client.
 
-A name that is free again keeps its last fence for 130 seconds, so that fences rise although a clock
-is set back; then it is gone. The full run waits for that. The quick one shows that every key that
-is left has an end, and none ends later than that.
+A released name keeps its last fence for 130 seconds, so that fences grow even if a clock is set
+back; then it is gone. The full run waits for that. The quick run shows that every remaining key
+expires, and none later than that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Redis behind Sentinel when nobody is in the way: against one node, and what replicas cost.
+"""Uncontended cycles behind Sentinel: against one node, and the cost of ``replicas=``.
 
-Sentinel is asked when a connection is made, not when something is locked. The target is about that:
-the same master, found by Sentinel, against the same by its address. Beside it stands a node that
-has no replicas: it has less to do, and its machine, too. ``replicas=1`` waits for one of two to
-acknowledge each claim. One thread, and 100 tasks, which share their waiting.
+Sentinel is asked when a connection is made, not for each lock. The target compares the same master
+found by Sentinel and by its address. A node without replicas, which has less to do, is shown too.
+``replicas=1`` waits until one of two replicas acknowledges each claim. One thread, and 100 tasks,
+which share the wait.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def measure(quick: bool) -> list[Line]:
         ]
 
 
-def _lines(who: str, found: Rounds, many: int) -> list[Line]:
+def _lines(who: str, found: Rounds, concurrent: int) -> list[Line]:
     """``many`` is how many cycles were counted as one, because they ran at the same time."""
-    rate = {name: many * found.per_second(name) for name in found.seconds}
+    rate = {name: concurrent * found.per_second(name) for name in found.seconds}
     shown = {name: f"{name} {number(value)}/s" for name, value in rate.items()}
     ours, counted = rate[SENTINEL], rate[REPLICAS]
     speed = found.faster(SENTINEL, MASTER)
@@ -84,14 +84,14 @@ def _cycle(client: lockfast.Client) -> Subject:
 def _tasks(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     with asyncio.Runner() as runner:
         clients = {name: lockfast.aio.connect(url) for name, url in urls.items()}
-        subjects = {name: _crowd(runner, client) for name, client in clients.items()}
+        subjects = {name: _contended(runner, client) for name, client in clients.items()}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         for client in clients.values():
             runner.run(client.close())
     return found
 
 
-def _crowd(runner: asyncio.Runner, client: lockfast.aio.Client) -> Callable[[int], object]:
+def _contended(runner: asyncio.Runner, client: lockfast.aio.Client) -> Callable[[int], object]:
     async def one(name: str, count: int) -> None:
         for _ in range(count):
             async with client.lock(name):

@@ -1,8 +1,8 @@
-"""Redlock when nobody is in the way: against one node, and against the Redlocks of others.
+"""Uncontended cycles on Redlock: against one node, and against other Redlock libraries.
 
-All nodes are on this machine, so that their work and ours share its processors, and a node more
-costs more than it would elsewhere. What counts where nodes are far is how often one waits for the
-slowest of them: so cycles are measured with a distance of some milliseconds as well.
+All nodes share this machine's cores with the client, so an additional node costs more than it would
+elsewhere. With remote nodes the number of waits for the slowest of them counts: so cycles are
+measured with a latency of some milliseconds as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._line import Line, number, times
 from ._redis import LEASE, Server
 from ._rounds import Subject, interleaved
 
-OF_POTTERY = 4.0  # targets of SPEED.md, with three nodes
+OF_POTTERY = 4.0  # targets, with three nodes
 OF_REDLOCK_PY = 2.5
 OF_ONE_NODE = 1.6  # a cycle takes so many times as long, at most
 DISTANCE = 0.004  # seconds, each way
@@ -35,13 +35,13 @@ def measure(quick: bool) -> list[Line]:
     with ExitStack() as stack:
         servers = [stack.enter_context(Server()) for _ in range(5)]
         for size in (3, 5):
-            lines += _near(servers[:size], rounds, seconds)
+            lines += _local(servers[:size], rounds, seconds)
         for size in (3, 5):
-            lines.append(_far(servers[:size], rounds, seconds))
+            lines.append(_remote(servers[:size], rounds, seconds))
     return lines
 
 
-def _near(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
+def _local(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
     size = len(servers)
     ours, one = (
         lockfast.connect(_url(server.port for server in servers)),
@@ -78,7 +78,7 @@ def _near(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]:
     return lines
 
 
-def _far(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
+def _remote(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
     """Everybody at the same distance: a cycle is as long as the slowest of its nodes makes it."""
     with ExitStack() as stack:
         nets = [stack.enter_context(FaultProxy(("127.0.0.1", s.port))) for s in servers]

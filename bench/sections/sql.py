@@ -1,12 +1,11 @@
-"""PostgreSQL and MariaDB: a lock that is alone, and hand-overs, against bare statements and polls.
+"""PostgreSQL and MariaDB: uncontended cycles and hand-overs, against bare statements and polling.
 
 The bare cycle is a row with a primary key that is inserted and deleted, by the driver's own cursor,
 as a user would write it (psycopg prepares it); in asyncio by the asyncio driver's. Both servers
-keep their data in memory mostly (no fsync), so it is the statements that are compared, not the
-disk. "A poll" is who tries every 100 ms: one that waits finds the lock free 50 ms too late, on the
-average; of many one always looks soon, but not the one that has waited longest, and each asks in
-vain ten times a second. So a target for the time between two of them makes sense for one that
-waits; for many, that everybody has its turn.
+run without fsync, so the comparison is about statements, not the disk. "A poll" is a client that
+tries every 100 ms: a single waiter finds the lock free 50 ms late on average; of many waiters one
+always tries soon, but not the one that waited longest, and each fails ten times a second. So with
+one waiter the target is the time between holders, with many it is fairness.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ POLL = 0.1
 OF_THE_POLL = 5.0
 FAIR = 0.95
 WAITERS = (1, 10, 50)
-MOST_READS = 5.0  # statements a second of 50 who wait in one process, when they have waited
-LONG = 7.0  # so long: who looks at a pace looks less and less, for six seconds
-Turn = tuple[int, float, float, str]  # its fence, when it began, when it ended, whose
+MOST_READS = 5.0  # statements per second of 50 waiters in one process, after a long wait
+LONG = 7.0  # seconds; the pace of polling falls for six seconds
+Visit = tuple[int, float, float, str]  # fence, begin, end, contender
 TABLE = "CREATE TABLE bare (id {key} PRIMARY KEY, who varchar(100))"
 
 
@@ -50,18 +49,18 @@ def measure(quick: bool) -> list[Line]:
     lines = []
     for name, kind in (("PostgreSQL", PostgresServer), ("MariaDB", MariaDBServer)):
         with kind() as server:
-            lines += _alone(name, server, rounds, seconds)
-            lines.append(asyncio.run(_alone_in_tasks(name, server, rounds, seconds)))
+            lines += _uncontended(name, server, rounds, seconds)
+            lines.append(asyncio.run(_uncontended_in_tasks(name, server, rounds, seconds)))
             for waiters in (1, 10) if quick else WAITERS:
                 lines += _handed_over(name, server.url, waiters, 8 if quick else 30)
             lines.append(_idle(name, server.url, 1.0 if quick else 5.0))
     return lines
 
 
-# ---- nobody in the way --------------------------------------------------------------------------
+# ---- uncontended -------------------------------------------------------------------------------
 
 
-def _alone(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
+def _uncontended(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(TABLE.format(key="bytea" if name == "PostgreSQL" else "binary(32)"))
         client = lockfast.connect(server.url)
@@ -82,13 +81,13 @@ def _alone(name: str, server: Any, rounds: int, seconds: float) -> list[Line]:
     ]
 
 
-async def _alone_in_tasks(name: str, server: Any, rounds: int, seconds: float) -> Line:
-    """The same in asyncio, in rounds that take turns."""
+async def _uncontended_in_tasks(name: str, server: Any, rounds: int, seconds: float) -> Line:
+    """Measure asyncio in alternating rounds."""
     if name == "PostgreSQL":
         theirs: Any = await psycopg.AsyncConnection.connect(server.url, autocommit=True)
     else:
-        waiter = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
-        theirs = await asyncmy.connect(**waiter, database=server.database)
+        options = {"host": "127.0.0.1", "port": server.port, "user": "root", "autocommit": True}
+        theirs = await asyncmy.connect(**options, database=server.database)
     key = bytes(range(32))
     async with lockfast.aio.connect(server.url) as client, theirs.cursor() as cursor:
 
@@ -114,7 +113,7 @@ async def _alone_in_tasks(name: str, server: Any, rounds: int, seconds: float) -
 
 
 async def _timed(cycle: Callable[[], Awaitable[None]], seconds: float) -> tuple[float, float]:
-    """Seconds a cycle took, and cycles a second."""
+    """Seconds per cycle, and cycles per second."""
     count, began = 0, time.perf_counter()
     while (took := time.perf_counter() - began) < seconds or not count:
         await cycle()
@@ -160,50 +159,50 @@ def _database_locks(cursor: Any, postgres: bool) -> Subject:
 
 
 def _handed_over(name: str, url: str, waiters: int, each: int) -> list[Line]:
-    """Two processes with so many threads together; from a release to the next that is inside."""
-    ours, polled = (_turns(url, waiters, each, polls=polls) for polls in (False, True))
-    took, theirs = (percentile(_gaps(turns), 0.5) for turns in (ours, polled))
+    """Measure two processes with so many contending threads together."""
+    ours, polled = (_visits_of(url, waiters, each, polls=polls) for polls in (False, True))
+    took, theirs = (percentile(_gaps(visits), 0.5) for visits in (ours, polled))
     what = f"{name}: {waiters} wait: release→next p50"
     if waiters == 1:
         return [times(what, took * 1e3, "ms", "a poll every 100 ms", theirs / took, OF_THE_POLL)]
     fair, unfair = _fairness(ours, waiters), _fairness(polled, waiters)
     return [
         Line(what, took * 1e3, "ms", "a poll every 100 ms", f"{theirs / took:.2f}×"),
-        at_least(FAIR, f"{name}: {waiters} wait: Jain", fair, "", f"polls {number(unfair)}"),
+        at_least(FAIR, f"{name}: {waiters} wait: fairness", fair, "", f"polls {number(unfair)}"),
     ]
 
 
-def _gaps(turns: list[Turn]) -> list[float]:
-    pairs = itertools.pairwise(turns)
+def _gaps(visits: list[Visit]) -> list[float]:
+    pairs = itertools.pairwise(visits)
     return [after[1] - before[2] for before, after in pairs if before[3] != after[3]]
 
 
-def _fairness(turns: list[Turn], waiters: int) -> float:
-    """Of the first half, in which everybody still wants it."""
-    shares = Counter(turn[3] for turn in turns[: len(turns) // 2])
+def _fairness(visits: list[Visit], waiters: int) -> float:
+    """Fairness in the first half, while all contenders still contend."""
+    shares = Counter(visit[3] for visit in visits[: len(visits) // 2])
     return jain([*shares.values(), *[0] * (waiters + 1 - len(shares))])
 
 
-def _turns(url: str, waiters: int, each: int, *, polls: bool) -> list[Turn]:
+def _visits_of(url: str, waiters: int, each: int, *, polls: bool) -> list[Visit]:
     context = multiprocessing.get_context("spawn")
-    told: Any = context.Queue()
+    results: Any = context.Queue()
     shares = [(waiters + 1) // 2, (waiters + 1) - (waiters + 1) // 2]
-    gate = context.Barrier(len(shares))
+    start = context.Barrier(len(shares))
     crew = [
-        context.Process(target=_contend, args=(url, share, each, polls, gate, told))
+        context.Process(target=_contend, args=(url, share, each, polls, start, results))
         for share in shares
     ]
     for process in crew:
         process.start()
-    turns: list[Turn] = sorted(turn for _ in crew for turn in told.get())
+    visits: list[Visit] = sorted(visit for _ in crew for visit in results.get())
     for process in crew:
         process.join()
-    return turns[: len(turns) * 2 // 3]  # those at the end find nobody in their way
+    return visits[: len(visits) * 2 // 3]  # the last visits are uncontended
 
 
-def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: Any) -> None:
+def _contend(url: str, threads: int, each: int, polls: bool, start: Any, results: Any) -> None:
     client = lockfast.connect(url)
-    turns: list[Turn] = []
+    visits: list[Visit] = []
 
     def contend() -> None:
         lock = client.lock("contended")
@@ -214,20 +213,20 @@ def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: An
             else:
                 hold = lock.acquire()
             inside = time.monotonic()
-            time.sleep(0.002)  # some work, so that the others are there
+            time.sleep(0.002)  # some work, so that the others queue
             leaving = time.monotonic()
             hold.release()
             me = f"{threading.get_ident()} of {os.getpid()}"
-            turns.append((hold.fence, inside, leaving, me))
+            visits.append((hold.fence, inside, leaving, me))
 
     crew = [threading.Thread(target=contend) for _ in range(threads)]
     client.names()
-    gate.wait()
+    start.wait()
     for thread in crew:
         thread.start()
     for thread in crew:
         thread.join()
-    told.put(turns)
+    results.put(visits)
     client.close()
 
 
@@ -235,7 +234,7 @@ def _contend(url: str, threads: int, each: int, polls: bool, gate: Any, told: An
 
 
 def _idle(name: str, url: str, seconds: float) -> Line:
-    """What 50 threads of a process that wait for one lock ask of the server."""
+    """Count the statements of 50 threads of one process that wait for one lock."""
     holder, client = lockfast.connect(url), lockfast.connect(url)
     hold = holder.lock("idle").acquire()
     crew = [threading.Thread(target=_patient, args=(client,)) for _ in range(50)]
@@ -259,7 +258,7 @@ def _patient(client: lockfast.Client) -> None:
 
 
 def _counted(work: Callable[[], None]) -> int:
-    """How many requests all clients of this process send meanwhile."""
+    """Count the requests of all clients of this process during ``work``."""
     count, send = 0, BlockingTransport.send
 
     def counting(self: BlockingTransport, request: Any, budget: float) -> Any:

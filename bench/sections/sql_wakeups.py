@@ -1,11 +1,10 @@
-"""MariaDB: what could wake a waiter in another process: paced reads, or the KILL of a sleep.
+"""MariaDB: two ways to wake a waiter in another process: polling, or the KILL of a sleep.
 
-The decision is in `lockfast.stores.sql.listeners`: it looks. A bell would be a session that sleeps
-(``DO SLEEP``) and owns a lock, and whoever grants says ``KILL QUERY IS_USED_LOCK(that lock)``. Each
-is measured for how long it takes to be heard, what it costs while nothing happens, and what else
-the server cannot do meanwhile: somebody else connects again and again while four processes sleep
-and four ring them, as under contention. MariaDB 10.11 then spends two seconds, or four, in a KILL
-now and then, and lets nobody connect: that decided it.
+`lockfast.stores.sql.listeners` polls. The alternative is a session that sleeps (``DO SLEEP``) and
+owns a lock, which the releasing client interrupts by ``KILL QUERY IS_USED_LOCK(that lock)``. Both
+are measured: latency, idle cost, and the effect on the server, by a client that connects again and
+again while four processes sleep and four interrupt them. MariaDB 10.11 then spends two to four
+seconds in a KILL now and then and accepts no connections meanwhile: that decided it.
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ SLEEPERS = 4
 def measure(quick: bool) -> list[Line]:
     wakes, seconds = (30, 1.0) if quick else (300, 20.0)
     with MariaDBServer() as server:
-        looks = _heard(_hand_overs(server.url, wakes))
-        kills = _heard(_rings(server, wakes))
+        looks = _received(_hand_overs(server.url, wakes))
+        kills = _received(_wakeups(server, wakes))
         quiet = _connecting(server, seconds, lambda stop: stop.wait(seconds))
-        woken = _connecting(server, seconds, lambda stop: _ring_all(server.port, seconds))
+        woken = _connecting(server, seconds, lambda stop: _wake_all(server.port, seconds))
     return [
-        Line("paced reads: release→next p50", looks[0], "ms"),
-        Line("paced reads: release→next p99", looks[1], "ms"),
-        Line("paced reads: looks of a process after a long wait", 1 / SLOWEST, "/s"),
-        Line("KILL of a sleep: ring→awake p50", kills[0], "ms"),
-        Line("KILL of a sleep: ring→awake p99", kills[1], "ms"),
-        Line("another connects, nobody rings: longest", quiet, "ms"),
-        Line("another connects, sleepers are rung: longest", woken, "ms"),
+        Line("polling: release→next p50", looks[0], "ms"),
+        Line("polling: release→next p99", looks[1], "ms"),
+        Line("polling: reads of a process after a long wait", 1 / SLOWEST, "/s"),
+        Line("KILL of a sleep: KILL→awake p50", kills[0], "ms"),
+        Line("KILL of a sleep: KILL→awake p99", kills[1], "ms"),
+        Line("connecting meanwhile, no KILL: longest", quiet, "ms"),
+        Line("connecting meanwhile, with KILL: longest", woken, "ms"),
     ]
 
 
-def _heard(times: list[float]) -> tuple[float, float]:
+def _received(times: list[float]) -> tuple[float, float]:
     return percentile(times, 0.5) * 1e3, percentile(times, 0.99) * 1e3
 
 
-# ---- paced reads: two clients, in turn ----------------------------------------------------------
+# ---- polling: two clients alternate -------------------------------------------------------------
 
 
 def _hand_overs(url: str, count: int) -> list[float]:
-    """From just before a release until the other client is inside, which has waited for 20 ms."""
+    """Times from just before a release until the other client, waiting for 20 ms, is inside."""
     with lockfast.connect(url) as one, lockfast.connect(url) as other:
         times = []
         for _ in range(count):
             inside: list[float] = []
             thread = threading.Thread(target=_wait, args=(other, inside))
-            with one.lock("bell"):
+            with one.lock("wakeup"):
                 thread.start()
                 time.sleep(0.02)
                 left = time.monotonic()
@@ -71,41 +70,42 @@ def _hand_overs(url: str, count: int) -> list[float]:
 
 
 def _wait(client: lockfast.Client, inside: list[float]) -> None:
-    with client.lock("bell", timeout=20):
+    with client.lock("wakeup", timeout=20):
         inside.append(time.monotonic())
 
 
-# ---- a sleeper, and who ends its sleep ----------------------------------------------------------
+# ---- a sleeping session, and the KILL -----------------------------------------------------------
 
 
-def _rings(server: Any, count: int) -> list[float]:
+def _wakeups(server: Any, count: int) -> list[float]:
     awake: list[float] = []
-    with server.connect(autocommit=True) as ear, server.connect(autocommit=True) as ringer:
-        ear.query("DO GET_LOCK('ear', 0)")
+    with server.connect(autocommit=True) as listener, server.connect(autocommit=True) as waker:
+        listener.query("DO GET_LOCK('sleeper', 0)")
         times = []
         for _ in range(count):
-            thread = threading.Thread(target=_sleep, args=(ear, awake))
+            thread = threading.Thread(target=_sleep, args=(listener, awake))
             thread.start()
             time.sleep(0.02)
             woken = time.monotonic()
-            ringer.query("KILL QUERY IS_USED_LOCK('ear')")
+            waker.query("KILL QUERY IS_USED_LOCK('sleeper')")
             thread.join()
             times.append(awake.pop() - woken)
     return times
 
 
-def _sleep(ear: Any, awake: list[float]) -> None:
-    ear.query("DO SLEEP(5)")
+def _sleep(listener: Any, awake: list[float]) -> None:
+    listener.query("DO SLEEP(5)")
     awake.append(time.monotonic())
 
 
-def _ring_all(port: int, seconds: float) -> None:
-    """Sleepers that sleep again at once, and as many processes that ring each of them in turn."""
+def _wake_all(port: int, seconds: float) -> None:
+    """Run sleepers that sleep again at once, and as many processes that interrupt them in
+    rotation."""
     context = multiprocessing.get_context("spawn")
     crew = [
         context.Process(target=work, args=(port, number, seconds))
         for number in range(SLEEPERS)
-        for work in (_sleep_on, _ring_on)
+        for work in (_sleep_on, _wake_next)
     ]
     for process in crew:
         process.start()
@@ -115,27 +115,28 @@ def _ring_all(port: int, seconds: float) -> None:
 
 def _sleep_on(port: int, number: int, seconds: float) -> None:
     until = time.monotonic() + seconds
-    with pymysql.connect(host="127.0.0.1", port=port, user="root") as ear:
-        ear.query(f"DO GET_LOCK('ear {number}', 0)")
+    with pymysql.connect(host="127.0.0.1", port=port, user="root") as listener:
+        listener.query(f"DO GET_LOCK('sleeper {number}', 0)")
         while time.monotonic() < until:
             with contextlib.suppress(pymysql.OperationalError):  # a KILL that came too early
-                ear.query("DO SLEEP(20)")
+                listener.query("DO SLEEP(20)")
 
 
-def _ring_on(port: int, number: int, seconds: float) -> None:
-    until = time.monotonic() + seconds + 2.0  # nobody is left asleep
-    with pymysql.connect(host="127.0.0.1", port=port, user="root") as ringer:
+def _wake_next(port: int, number: int, seconds: float) -> None:
+    until = time.monotonic() + seconds + 2.0  # no sleeper is left asleep
+    with pymysql.connect(host="127.0.0.1", port=port, user="root") as waker:
         while time.monotonic() < until:
             number = (number + 1) % SLEEPERS
-            with contextlib.suppress(pymysql.OperationalError):  # it is not there yet, or gone
-                ringer.query(f"KILL QUERY IS_USED_LOCK('ear {number}')")
+            # it has not started yet, or has ended
+            with contextlib.suppress(pymysql.OperationalError):
+                waker.query(f"KILL QUERY IS_USED_LOCK('sleeper {number}')")
             time.sleep(0.0005)
 
 
 def _connecting(
     server: Any, seconds: float, meanwhile: Callable[[threading.Event], object]
 ) -> float:
-    """The longest that it took somebody else to connect, in ms."""
+    """The longest time to connect during ``meanwhile``, in ms."""
     stop = threading.Event()
     work = threading.Thread(target=meanwhile, args=(stop,))
     work.start()

@@ -1,4 +1,4 @@
-"""The embedded store when nobody is in the way: against a bare row cycle, and against `filelock`.
+"""Uncontended cycles on SQLite: against a bare row cycle, and against `filelock`.
 
 The bare row cycle is the limit of any lock that keeps a row in SQLite: a row written in one
 transaction and deleted in another, with the same durability, and nothing else.
@@ -21,7 +21,7 @@ from ._line import Line, number, times
 from ._processes import Ready, together, wait_until
 from ._rounds import Rounds, Subject, interleaved
 
-OF_THE_ROW_CYCLE = 0.5  # targets of SPEED.md
+OF_THE_ROW_CYCLE = 0.5
 OF_FILELOCK = 1.5
 PROCESSES = 4
 ROW = """CREATE TABLE IF NOT EXISTS holds (
@@ -31,10 +31,10 @@ ROW = """CREATE TABLE IF NOT EXISTS holds (
 
 def measure(quick: bool) -> list[Line]:
     with tempfile.TemporaryDirectory(prefix="lockfast-bench-") as folder:
-        return [*_alone(folder, quick), *_four(folder, quick)]
+        return [*_uncontended(folder, quick), *_four(folder, quick)]
 
 
-def _alone(folder: str, quick: bool) -> list[Line]:
+def _uncontended(folder: str, quick: bool) -> list[Line]:
     with (
         asyncio.Runner() as runner,
         lockfast.connect(f"sqlite://{folder}/locks.db") as client,
@@ -87,9 +87,11 @@ def _member(
             subject(10)
         begin = ready()
         counts = [0, 0]
-        for turn in range(2 * rounds):
-            wait_until(begin + turn * seconds)
-            counts[turn % 2] += _within(subjects[turn % 2], begin + (turn + 1) * seconds)
+        for round_number in range(2 * rounds):
+            wait_until(begin + round_number * seconds)
+            counts[round_number % 2] += _within(
+                subjects[round_number % 2], begin + (round_number + 1) * seconds
+            )
         return counts[0], counts[1]
 
 

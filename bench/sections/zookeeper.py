@@ -1,10 +1,10 @@
-"""ZooKeeper when nobody is in the way: against a bare socket, and against kazoo's Lock.
+"""Uncontended cycles on ZooKeeper: against a bare socket, and against kazoo's Lock.
 
-The limit is a blocking socket that sends two requests per cycle that were encoded before, create
-and delete of one ephemeral node, and reads the answers without parsing them. "kazoo create +
-delete" is the same on kazoo's connection: what a lock could do at best that stands on it. kazoo's
-Lock is made for each cycle, as ours is; an object that is used again and again, which spares it a
-request, is shown too. Every write is forced to disk, as on a server that was just installed.
+The limit is a blocking socket that sends two pre-encoded requests per cycle, create and delete of
+one ephemeral node, and reads the replies without parsing them. "kazoo create + delete" is the same
+on kazoo's connection: the best for a lock built on it. A kazoo Lock is made for each cycle, as
+lockfast's is; a reused object, which saves a request, is shown too. Every write is forced to disk,
+as on a freshly installed server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._line import Line, number, times
 from ._rounds import Rounds, Subject, interleaved
 from ._zookeeper import SESSION, Bare, Server, create, delete
 
-OF_THE_SOCKET = 0.5  # targets of SPEED.md
+OF_THE_SOCKET = 0.5
 OF_KAZOO = 1.4
 
 
@@ -80,10 +80,10 @@ def _line(
 
 
 def _requests(server: Server, subject: Subject, count: int = 100) -> float:
-    """Packets that the server received for one cycle; signs of life hardly count among them."""
+    """The packets that the server receives per cycle; pings hardly matter."""
     before = server.received()
     subject(count)
-    # Asking is one packet too, and so is saying goodbye.
+    # The counter's own connection adds a packet or two.
     return round((server.received() - before) / count, 1)
 
 

@@ -1,18 +1,17 @@
-"""The conformance suite: what every store gives its users, on both APIs, from one set of cases.
+"""The conformance suite: one set of cases that every store must pass, in both APIs.
 
-    @pytest.mark.parametrize("case, face", cases_for("host"))
-    def test_conformance(case, face, fresh_url):
-        run_case(case, face, fresh_url)
+    @pytest.mark.parametrize("case, api", cases_for("host"))
+    def test_conformance(case, api, fresh_url):
+        run_case(case, api, fresh_url)
 
-A case gets a fresh store by URL. It is an ``async def`` over a `World`, and runs unchanged in
-threads and in asyncio, as the library's own core does.
+Each case gets the URL of an empty store. A case is an ``async def`` over a `World` and runs
+unchanged in threads and in asyncio, like the library's own core.
 """
 
 from lab.conformance import (
     barriers,
     decorated,
     elections,
-    expiring,
     inputs,
     inspection,
     latches,
@@ -20,12 +19,13 @@ from lab.conformance import (
     locks,
     loss,
     multi,
-    multi_ends,
-    periods,
+    multi_failures,
+    once_every,
+    once_every_arguments,
+    permits,
     processes,
-    readers,
     readwrite,
-    scheduled,
+    readwrite_lifetime,
     semaphores,
     waiting,
 )
@@ -42,7 +42,6 @@ __all__ = [
     "cases_for",
     "decorated",
     "elections",
-    "expiring",
     "inputs",
     "inspection",
     "latches",
@@ -50,13 +49,14 @@ __all__ = [
     "locks",
     "loss",
     "multi",
-    "multi_ends",
-    "periods",
+    "multi_failures",
+    "once_every",
+    "once_every_arguments",
+    "permits",
     "processes",
-    "readers",
     "readwrite",
+    "readwrite_lifetime",
     "run_case",
-    "scheduled",
     "semaphores",
     "waiting",
 ]

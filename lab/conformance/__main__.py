@@ -1,4 +1,4 @@
-"""A client in a process of its own, under the control of a conformance case."""
+"""Entry point of a child process: one client, controlled by a conformance case."""
 
 from lab.conformance.children import main
 

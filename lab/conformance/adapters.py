@@ -1,7 +1,8 @@
-"""A client, a lock and a hold with the same awaitable verbs over both APIs.
+"""Adapters that give the clients, locks and holds of both APIs the same awaitable methods.
 
-The blocking face answers at once, the asyncio face gives something to await; `settled` makes one of
-both. In the blocking world nothing here suspends, so `lockfast.runtime.threads.run` can run it.
+A method of the sync API returns its result, one of the async API an awaitable; `maybe_await` hides
+the difference. Over the sync API nothing here suspends, so `lockfast.runtime.threads.run` can run
+the cases.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from lockfast.stores import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Told the verb before it is sent and after it was answered, on the thread or task that asks.
+# Called with a verb and "before" it is sent or "after" it was answered, on the calling thread or
+# task.
 Hook = Callable[[str, str], Coroutine[Any, Any, None]]
 
 VERBS = frozenset(
@@ -42,8 +44,8 @@ VERBS = frozenset(
 )
 
 
-async def settled(value: Any) -> Any:
-    """The answer of either face."""
+async def maybe_await(value: Any) -> Any:
+    """Return the result of a call to either API."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -84,16 +86,16 @@ class AnyHold:
         self.raw.check()
 
     async def release(self) -> None:
-        await settled(self.raw.release())
+        await maybe_await(self.raw.release())
 
     async def renew(self, **terms: Any) -> None:
-        await settled(self.raw.renew(**terms))
+        await maybe_await(self.raw.renew(**terms))
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        return cast(bool, await settled(self.raw.wait_lost(timeout)))
+        return cast(bool, await maybe_await(self.raw.wait_lost(timeout)))
 
     async def detach(self) -> str:
-        return cast(str, await settled(self.raw.detach()))
+        return cast(str, await maybe_await(self.raw.detach()))
 
     async def __aenter__(self) -> AnyHold:
         await _enter(self.raw)
@@ -109,7 +111,7 @@ class AnyHold:
 
 
 class AnyLock:
-    """A `lockfast.Lock` or a `lockfast.aio.Lock`; ``async with`` is that of its face."""
+    """A `lockfast.Lock` or a `lockfast.aio.Lock`; ``async with`` runs the context manager of its API."""
 
     def __init__(self, raw: sync.Lock | aio.Lock) -> None:
         self.raw = raw
@@ -119,17 +121,17 @@ class AnyLock:
         return self.raw.is_held
 
     async def acquire(self, **terms: Any) -> AnyHold:
-        return AnyHold(await settled(self.raw.acquire(**terms)))
+        return AnyHold(await maybe_await(self.raw.acquire(**terms)))
 
     async def try_acquire(self, **terms: Any) -> AnyHold | None:
-        raw = await settled(self.raw.try_acquire(**terms))
+        raw = await maybe_await(self.raw.try_acquire(**terms))
         return None if raw is None else AnyHold(raw)
 
     async def release(self) -> None:
-        await settled(self.raw.release())
+        await maybe_await(self.raw.release())
 
     async def locked(self) -> bool:
-        return cast(bool, await settled(self.raw.locked()))
+        return cast(bool, await maybe_await(self.raw.locked()))
 
     async def __aenter__(self) -> AnyHold:
         return AnyHold(await _enter(self.raw))
@@ -143,22 +145,24 @@ class AnyLock:
         await _leave(self.raw, kind, error, trace)
 
 
-class Either:
-    """Anything else of either face: its methods are awaited, and what they give is wrapped. Facts
-    (names, numbers) are as they are."""
+class AnyPrimitive:
+    """Any other primitive of either API: its methods are awaited and their results wrapped.
+
+    Plain attributes (names, numbers) are passed through.
+    """
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
 
-    def __getattr__(self, word: str) -> Any:
-        found = getattr(self.raw, word)
-        if not inspect.ismethod(found):
-            return found
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.raw, name)
+        if not inspect.ismethod(attribute):
+            return attribute
 
-        async def verb(*args: Any, **terms: Any) -> Any:
-            return wrapped(await settled(found(*args, **terms)))
+        async def method(*args: Any, **terms: Any) -> Any:
+            return wrapped(await maybe_await(attribute(*args, **terms)))
 
-        return verb
+        return method
 
     async def __aenter__(self) -> Any:
         return wrapped(await _enter(self.raw))
@@ -173,12 +177,12 @@ class Either:
 
 
 def wrapped(raw: Any) -> Any:
-    """A lock or a hold for the cases; what is none is as it is."""
+    """Wrap a lock or a hold in its adapter; return any other value unchanged."""
     if isinstance(raw, sync.Hold | aio.Hold):
         return AnyHold(raw)
     if isinstance(raw, sync.Lock | aio.Lock):
         return AnyLock(raw)
-    return Either(raw) if isinstance(raw, sync.MultiHold | aio.MultiHold) else raw
+    return AnyPrimitive(raw) if isinstance(raw, sync.MultiHold | aio.MultiHold) else raw
 
 
 class AnyReadWriteLock:
@@ -194,7 +198,7 @@ class AnyReadWriteLock:
         return AnyLock(self.raw.write())
 
 
-class AnyElection(Either):
+class AnyElection(AnyPrimitive):
     """A `lockfast.Election` or a `lockfast.aio.Election`."""
 
     def lead(self, **terms: Any) -> AnyLock:
@@ -211,9 +215,12 @@ class AnyClient:
     def capabilities(self) -> Capabilities:
         return self.raw.capabilities
 
-    def most(self, lease: float) -> float:
-        """How much of a lease one may believe in at once: where holds share a session, no more than
-        what is sure of that, however long the lease."""
+    def longest_validity(self, lease: float) -> float:
+        """The longest validity that a fresh hold with this lease can have.
+
+        Where the holds of a client share a session, its time-out limits their validity, however
+        long the lease.
+        """
         session = self.capabilities.session
         return min(lease, session * 0.74) if session else lease
 
@@ -226,21 +233,21 @@ class AnyClient:
     def rwlock(self, name: str, **terms: Any) -> AnyReadWriteLock:
         return AnyReadWriteLock(self.raw.rwlock(name, **terms))
 
-    def semaphore(self, name: str, permits: int, **terms: Any) -> Either:
-        return Either(self.raw.semaphore(name, permits, **terms))
+    def semaphore(self, name: str, permits: int, **terms: Any) -> AnyPrimitive:
+        return AnyPrimitive(self.raw.semaphore(name, permits, **terms))
 
-    def permits(self, name: str, permits: int, **terms: Any) -> Either:
-        return Either(self.raw.permits(name, permits, **terms))
+    def permits(self, name: str, permits: int, **terms: Any) -> AnyPrimitive:
+        return AnyPrimitive(self.raw.permits(name, permits, **terms))
 
-    def multi_lock(self, *names: str | AnyLock, **terms: Any) -> Either:
+    def multi_lock(self, *names: str | AnyLock, **terms: Any) -> AnyPrimitive:
         raw: list[Any] = [name.raw if isinstance(name, AnyLock) else name for name in names]
-        return Either(self.raw.multi_lock(*raw, **terms))
+        return AnyPrimitive(self.raw.multi_lock(*raw, **terms))
 
-    def latch(self, name: str, count: int, **terms: Any) -> Either:
-        return Either(self.raw.latch(name, count, **terms))
+    def latch(self, name: str, count: int, **terms: Any) -> AnyPrimitive:
+        return AnyPrimitive(self.raw.latch(name, count, **terms))
 
-    def barrier(self, name: str, parties: int, **terms: Any) -> Either:
-        return Either(self.raw.barrier(name, parties, **terms))
+    def barrier(self, name: str, parties: int, **terms: Any) -> AnyPrimitive:
+        return AnyPrimitive(self.raw.barrier(name, parties, **terms))
 
     def election(self, name: str, **terms: Any) -> AnyElection:
         return AnyElection(self.raw.election(name, **terms))
@@ -252,19 +259,19 @@ class AnyClient:
         return self.raw.locked(key, **terms)
 
     async def attach(self, name: str, detached: str, **terms: Any) -> AnyHold:
-        return AnyHold(await settled(self.raw.attach(name, detached, **terms)))
+        return AnyHold(await maybe_await(self.raw.attach(name, detached, **terms)))
 
     async def inspect(self, name: str) -> Snapshot:
-        return cast(Snapshot, await settled(self.raw.inspect(name)))
+        return cast(Snapshot, await maybe_await(self.raw.inspect(name)))
 
     async def names(self, prefix: str = "") -> list[str]:
-        return cast("list[str]", await settled(self.raw.names(prefix)))
+        return cast("list[str]", await maybe_await(self.raw.names(prefix)))
 
     async def break_hold(self, name: str, fence: int) -> bool:
-        return cast(bool, await settled(self.raw.break_hold(name, fence)))
+        return cast(bool, await maybe_await(self.raw.break_hold(name, fence)))
 
     async def close(self) -> None:
-        await settled(self.raw.close())
+        await maybe_await(self.raw.close())
 
 
 async def _enter(raw: Any) -> Any:
@@ -285,56 +292,56 @@ async def _leave(
         await raw.__aexit__(kind, error, trace)
 
 
-class Around:
-    """A backend that passes everything on, and tells a hook of each verb: to count, or to fail."""
+class HookedBackend:
+    """A backend that calls a hook before and after each verb: to count requests, or to fail."""
 
     def __init__(self, inner: Backend, hook: Hook) -> None:
         self._inner = inner
         self._hook = hook
 
-    def __getattr__(self, word: str) -> Any:
-        found = getattr(self._inner, word)
-        if word in ("claim_now", "release_now"):
-            return self._hooked_now(word.removesuffix("_now"), found)
-        if word in ("claim_soon", "release_soon"):
-            return self._hooked_soon(word.removesuffix("_soon"), found)
-        return self._hooked(word, found) if word in VERBS else found
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._inner, name)
+        if name in ("claim_now", "release_now"):
+            return self._hooked_now(name.removesuffix("_now"), attribute)
+        if name in ("claim_soon", "release_soon"):
+            return self._hooked_soon(name.removesuffix("_soon"), attribute)
+        return self._hooked(name, attribute) if name in VERBS else attribute
 
-    def _hooked_now(self, word: str, found: Callable[..., Any]) -> Callable[..., Any]:
-        """The same verb without a coroutine, of a blocking backend."""
+    def _hooked_now(self, verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """Hook the variant of a verb that needs no coroutine, of a blocking backend."""
 
-        def verb(*args: Any) -> Any:
-            run(self._hook(word, "before"))
-            answer = found(*args)
-            run(self._hook(word, "after"))
-            return answer
+        def hooked(*args: Any) -> Any:
+            run(self._hook(verb, "before"))
+            reply = inner(*args)
+            run(self._hook(verb, "after"))
+            return reply
 
-        return verb
+        return hooked
 
-    def _hooked_soon(self, word: str, found: Callable[..., Any]) -> Callable[..., Any]:
-        """The same verb, of a backend for tasks, in the common case."""
-        asked = self._hooked(word, found)
+    def _hooked_soon(self, verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """Hook the variant of a verb for the common case, of a backend for tasks."""
+        common = self._hooked(verb, inner)
 
-        def verb(claim: Claim, budget: float) -> Any:
+        def hooked(claim: Claim, budget: float) -> Any:
             unusual = claim.layout or claim.take > claim.slots
-            return found(claim, budget) if unusual else asked(claim, budget)
+            return inner(claim, budget) if unusual else common(claim, budget)
 
-        return verb
+        return hooked
 
     def _hooked(
-        self, word: str, found: Callable[..., Coroutine[Any, Any, Any]]
+        self, verb: str, inner: Callable[..., Coroutine[Any, Any, Any]]
     ) -> Callable[..., Coroutine[Any, Any, Any]]:
-        async def verb(*args: Any) -> Any:
-            await self._hook(word, "before")
-            answer = await found(*args)
-            await self._hook(word, "after")
-            return answer
+        async def hooked(*args: Any) -> Any:
+            await self._hook(verb, "before")
+            reply = await inner(*args)
+            await self._hook(verb, "after")
+            return reply
 
-        return verb
+        return hooked
 
 
-class AroundStore:
-    """A store all of whose backends are `Around`."""
+class HookedStore:
+    """A store that wraps each of its backends in a `HookedBackend`."""
 
     def __init__(self, store: Store, hook: Hook) -> None:
         self.url = store.url
@@ -342,7 +349,7 @@ class AroundStore:
         self._hook = hook
 
     def blocking(self, signal: Callable[[], Signal]) -> Backend:
-        return cast(Backend, Around(self._store.blocking(signal), self._hook))
+        return cast(Backend, HookedBackend(self._store.blocking(signal), self._hook))
 
     def tasks(self, signal: Callable[[], Signal]) -> Backend:
-        return cast(Backend, Around(self._store.tasks(signal), self._hook))
+        return cast(Backend, HookedBackend(self._store.tasks(signal), self._hook))

@@ -10,14 +10,14 @@ from typing import Any
 from lab.conformance.adapters import AnyClient
 from lab.conformance.cases import case, raises
 from lab.conformance.concurrency import SOON
-from lab.conformance.latches import NO_NUMBERS, Lost, all_true
+from lab.conformance.latches import BAD_COUNTS, Failing, all_true
 from lab.conformance.locks import Traffic
 from lab.conformance.worlds import World
 from lockfast import ConfigurationError, NotHeld
 
 
 @case()
-async def test_nobody_passes_a_barrier_before_all_have_come(world: World) -> None:
+async def test_no_party_passes_a_barrier_before_all_have_arrived(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     barrier = clients[0].barrier("a", 3)
     assert barrier.parties == 3 and barrier.name == "a" and await barrier.waiting() == 0
@@ -34,7 +34,7 @@ async def test_nobody_passes_a_barrier_before_all_have_come(world: World) -> Non
 
 
 @case()
-async def test_exactly_as_many_as_it_needs_pass_a_barrier_together(world: World) -> None:
+async def test_a_barrier_lets_exactly_its_number_of_parties_through_together(world: World) -> None:
     client, other = world.client(), world.client()
     waiters = [world.spawn(each.barrier("a", 3).wait, SOON) for each in (client, other) * 2]
     waiters.append(world.spawn(other.barrier("a", 3).wait, SOON))
@@ -51,7 +51,7 @@ async def test_exactly_as_many_as_it_needs_pass_a_barrier_together(world: World)
 
 
 @case()
-async def test_a_party_that_does_not_wait_passes_only_as_the_last_one(world: World) -> None:
+async def test_a_party_with_timeout_zero_passes_only_as_the_last_one(world: World) -> None:
     client, other = world.client(), world.client()
     assert await client.barrier("one", 1).wait(0) is True
     assert await client.barrier("a", 2).wait(0) is False and not await client.names()
@@ -61,7 +61,7 @@ async def test_a_party_that_does_not_wait_passes_only_as_the_last_one(world: Wor
 
 
 @case()
-async def test_the_rounds_of_a_barrier_never_mix_and_nobody_is_left_behind(world: World) -> None:
+async def test_the_rounds_of_a_barrier_never_mix_and_no_party_is_left_behind(world: World) -> None:
     clients = [world.client() for _ in range(2)]
     parties, rounds = 4, 12
     arrived = [0] * rounds
@@ -84,8 +84,10 @@ async def test_the_rounds_of_a_barrier_never_mix_and_nobody_is_left_behind(world
 
 
 @case()
-async def test_who_passed_and_cannot_say_so_does_not_stop_the_next_round(world: World) -> None:
-    mute = world.client(lease=1.5, hook=Lost("release", float("inf"), "before"))
+async def test_a_party_that_passed_but_cannot_release_does_not_block_the_next_round(
+    world: World,
+) -> None:
+    mute = world.client(lease=1.5, hook=Failing("release", float("inf"), "before"))
     client, other = world.client(), world.client()
     for number in range(2):
         waiter = world.spawn(client.barrier("a", 2).wait, SOON)
@@ -105,8 +107,8 @@ async def test_processes_meet_at_a_barrier_round_after_round(world: World) -> No
     children = [world.child() for _ in range(3)]
     rounds = 8
     for child in children:
-        child.tell("rounds", name="a", parties=3, rounds=rounds)
-    told = [await world.blocking(partial(child.heard, 60)) for child in children]
+        child.send("rounds", name="a", parties=3, rounds=rounds)
+    told = [await world.blocking(partial(child.receive, 60)) for child in children]
     for number in range(rounds):
         arrived = [times[number][0] for times in told]
         passed = [times[number][1] for times in told]
@@ -114,7 +116,7 @@ async def test_processes_meet_at_a_barrier_round_after_round(world: World) -> No
 
 
 @case()
-async def test_a_party_whose_time_is_over_has_left_the_barrier(world: World) -> None:
+async def test_a_party_that_times_out_leaves_the_barrier(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     first = world.spawn(clients[0].barrier("a", 3).wait, SOON)
     await world.until_waiting(clients[0], "a", 1)
@@ -130,7 +132,7 @@ async def test_a_party_whose_time_is_over_has_left_the_barrier(world: World) -> 
 
 
 @case()
-async def test_a_time_out_that_crosses_the_last_arrival_is_no_time_out(world: World) -> None:
+async def test_a_timeout_that_crosses_the_last_arrival_counts_as_passing(world: World) -> None:
     """The others have gone on, and counted on us: to say "not passed" would mix the rounds."""
     other = world.client()
     passed: list[bool] = []
@@ -145,21 +147,23 @@ async def test_a_time_out_that_crosses_the_last_arrival_is_no_time_out(world: Wo
 
 
 @case()
-async def test_an_arrival_whose_answer_gets_lost_counts_once(world: World) -> None:
+async def test_a_party_whose_claim_reply_is_lost_counts_once(world: World) -> None:
     other = world.client()
-    lost = Lost("claim")
+    lost = Failing("claim")
     assert await world.client(hook=lost).barrier("a", 2).wait(0.3) is False, "it met itself"
     assert lost.left == 0 and not await other.names()
     waiter = world.spawn(other.barrier("a", 2).wait, SOON)
     await world.until_waiting(other, "a", 1)
-    lost = Lost("claim")
+    lost = Failing("claim")
     assert await world.client(hook=lost).barrier("a", 2).wait(SOON) is True
     assert lost.left == 0 and await waiter.join() is True
     assert await other.barrier("a", 2).waiting() == 0
 
 
 @case()
-async def test_an_interruption_at_any_step_at_a_barrier_leaves_nothing(world: World) -> None:
+async def test_an_interruption_at_any_step_of_a_barrier_wait_leaves_nothing_behind(
+    world: World,
+) -> None:
     client, other = world.client(hook=world.step), world.client()
     for step in itertools.count():
 
@@ -175,7 +179,7 @@ async def test_an_interruption_at_any_step_at_a_barrier_leaves_nothing(world: Wo
 
 
 @case()
-async def test_an_interruption_of_the_last_party_leaves_nothing(world: World) -> None:
+async def test_an_interruption_of_the_last_party_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(hook=world.step), world.client()
     for step in itertools.count():
         waiter = world.spawn(other.barrier("a", 2).wait, SOON)
@@ -193,7 +197,7 @@ async def test_an_interruption_of_the_last_party_leaves_nothing(world: World) ->
 
 
 @case(only="asyncio")
-async def test_a_cancelled_party_has_left_the_barrier(world: World) -> None:
+async def test_a_cancelled_party_leaves_the_barrier(world: World) -> None:
     client, other = world.client(), world.client()
     first, second = (world.spawn(client.barrier("a", 3).wait) for _ in range(2))
     await world.until_waiting(other, "a", 2)
@@ -210,20 +214,20 @@ async def test_a_cancelled_party_has_left_the_barrier(world: World) -> None:
 @case(processes=True)
 async def test_a_party_that_is_killed_leaves_the_barrier(world: World) -> None:
     client, child, second = world.client(), world.child(), world.child()
-    child.tell("wait", kind="barrier", name="a", size=2, timeout=60)
+    child.send("wait", kind="barrier", name="a", size=2, timeout=60)
     await world.until_waiting(client, "a", 1)
     child.kill()
     # Within seconds: at the latest when its place is not refreshed any more.
     await world.until_waiting(client, "a", 0)
     assert await client.barrier("a", 2).wait(0) is False, "one who is dead was counted"
-    second.tell("wait", kind="barrier", name="a", size=2, timeout=60)
+    second.send("wait", kind="barrier", name="a", size=2, timeout=60)
     await world.until_waiting(client, "a", 1)
     assert await client.barrier("a", 2).wait(SOON) is True
-    assert await world.blocking(second.heard) is True
+    assert await world.blocking(second.receive) is True
 
 
 @case()
-async def test_closing_a_client_tells_its_parties_and_they_have_left(world: World) -> None:
+async def test_closing_a_client_ends_its_waits_at_a_barrier(world: World) -> None:
     client, other = world.client(), world.client()
     waiter = world.spawn(client.barrier("a", 2).wait, SOON)
     await world.until_waiting(other, "a", 1)
@@ -236,7 +240,7 @@ async def test_closing_a_client_tells_its_parties_and_they_have_left(world: Worl
 
 
 @case()
-async def test_a_name_is_one_barrier_and_nothing_else_at_a_time(world: World) -> None:
+async def test_a_name_in_use_as_a_barrier_refuses_any_other_size_or_kind(world: World) -> None:
     client, other = world.client(), world.client()
     waiter = world.spawn(client.barrier("a", 2).wait, SOON)
     await world.until_waiting(other, "a", 1)
@@ -257,10 +261,10 @@ async def test_a_name_is_one_barrier_and_nothing_else_at_a_time(world: World) ->
 
 
 @case()
-async def test_what_cannot_be_meant_with_a_barrier_is_refused_before_any_io(world: World) -> None:
+async def test_invalid_barrier_arguments_are_refused_before_any_io(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)
-    for parties in NO_NUMBERS:
+    for parties in BAD_COUNTS:
         with raises(ConfigurationError, "parties"):
             client.barrier("a", parties)  # type: ignore[arg-type]
     bad: list[dict[str, Any]] = [{"label": 5}, {"keep": 5}, {"lease": 5}, {"timeout": 5}]

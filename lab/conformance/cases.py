@@ -1,4 +1,4 @@
-"""What a case is, and how it is run. The cases themselves stand in the modules beside."""
+"""The registry of cases, and the function that runs one. The cases are in the other modules."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ Body = Callable[[World], Coroutine[Any, Any, None]]
 E = TypeVar("E", bound=BaseException)
 
 CASES: list[Case] = []
-# What all cases of a module are about, where a store may refuse to give it (its capabilities say).
-ABOUT = {
-    "semaphores": "semaphore", "expiring": "permits", "latches": "latch", "barriers": "barrier",
-    "periods": "once_every", "scheduled": "once_every",
+# The primitive that all cases of a module need, where a store's capabilities may refuse it.
+PRIMITIVE_OF_MODULE = {
+    "semaphores": "semaphore", "permits": "permits", "latches": "latch", "barriers": "barrier",
+    "once_every": "once_every", "once_every_arguments": "once_every",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One behaviour. ``only`` is a face, ``processes`` asks for a store that reaches so far,
-    ``tidy`` False says that the case leaves something behind on purpose, ``needs`` what a store may
-    not give (see `ABOUT`, or "arrival order"): then it is not run there."""
+    """One behaviour of a store.
+
+    ``only`` restricts the case to one API ("blocking" or "asyncio"). ``processes`` restricts it to
+    stores whose locks reach other processes. ``tidy=False`` permits the case to leave holds behind.
+    ``needs`` names a feature that some stores lack (a value of `PRIMITIVE_OF_MODULE`, or "arrival
+    order"); the case does not run on those.
+    """
 
     name: str
     body: Body
@@ -37,21 +41,24 @@ class Case:
 def case(
     *, only: str = "", processes: bool = False, tidy: bool = True, needs: str = ""
 ) -> Callable[[Body], Body]:
-    """Add it to `CASES`."""
+    """Add the decorated function to `CASES`."""
 
     def add(body: Body) -> Body:
         name = body.__name__.removeprefix("test_")
         assert name not in {known.name for known in CASES}, f"two cases are called {name}"
-        about = ABOUT.get(body.__module__.rpartition(".")[2], "")
-        CASES.append(Case(name, body, only, processes, tidy, needs or about))
+        primitive = PRIMITIVE_OF_MODULE.get(body.__module__.rpartition(".")[2], "")
+        CASES.append(Case(name, body, only, processes, tidy, needs or primitive))
         return body
 
     return add
 
 
 def cases_for(across: str, lacks: Container[str] = ()) -> list[tuple[Case, str]]:
-    """What a store that reaches so far, and gives all but these (as its capabilities say), must
-    pass: (case, face)."""
+    """Return the pairs (case, API) that a store must pass.
+
+    ``across`` is the scope of its locks ("process", "host" or "network"); ``lacks`` are the
+    features that it lacks, according to its capabilities.
+    """
     return [
         (case, api)
         for case in CASES
@@ -62,12 +69,12 @@ def cases_for(across: str, lacks: Container[str] = ()) -> list[tuple[Case, str]]
 
 
 def run_case(case: Case, api: str, url: str) -> None:
-    """Run it on a fresh store."""
+    """Run the case in one API, on the empty store at ``url``."""
     WORLDS[api](url).run(case.body, tidy=case.tidy)
 
 
 class Caught(Generic[E]):
-    """What `raises` caught, when its block is over."""
+    """The error that `raises` caught; set when its block is over."""
 
     error: E
 
@@ -76,14 +83,14 @@ class Caught(Generic[E]):
 
 
 @contextmanager
-def raises(kind: type[E], *words: str) -> Iterator[Caught[E]]:
-    """The block must raise this very kind of error, whose message has these words in it."""
+def raises(kind: type[E], *fragments: str) -> Iterator[Caught[E]]:
+    """Assert that the block raises ``kind``, and that its message contains every fragment."""
     caught: Caught[E] = Caught()
     try:
         yield caught
     except kind as error:
         caught.error = error
-        missing = [word for word in words if word not in str(error)]
+        missing = [fragment for fragment in fragments if fragment not in str(error)]
         assert not missing, f"{missing} not in the message: {error}"
         return
     raise AssertionError(f"{kind.__name__} was not raised")

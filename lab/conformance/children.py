@@ -1,7 +1,7 @@
-"""Clients in other processes, for stores that reach so far; they can be killed and stopped.
+"""Clients in child processes that a case can kill and pause, for stores that reach other processes.
 
-A child reads one JSON command a line and answers with one. As a program it is
-``python -m lab.conformance FACE URL``.
+A child, ``python -m lab.conformance API URL``, reads one JSON command per line from its standard
+input and writes one JSON reply per line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import threading
 import time
 from typing import Any
 
-ANSWER_WITHIN = 30.0
+REPLY_WITHIN = 30.0
 
 
 class Refused(AssertionError):
-    """The child's verb raised; ``kind`` is the name of the error's class."""
+    """A command raised in the child; ``kind`` is the name of the error's class."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -39,7 +39,7 @@ class Child:
             text=True,
             env=child_environment(),
         )
-        self._answers: queue.Queue[str] = queue.Queue()
+        self._replies: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -47,47 +47,47 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, verb: str, **words: Any) -> None:
-        """Ask for something, and do not wait for the answer."""
+    def send(self, verb: str, **arguments: Any) -> None:
+        """Send a command without waiting for its reply."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"verb": verb, **words}) + "\n")
+        self._process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
         self._process.stdin.flush()
 
-    def heard(self, within: float = ANSWER_WITHIN) -> Any:
-        """The next answer; blocks."""
+    def receive(self, within: float = REPLY_WITHIN) -> Any:
+        """Return the next reply; blocks."""
         try:
-            answer = json.loads(self._answers.get(timeout=within))
+            reply = json.loads(self._replies.get(timeout=within))
         except queue.Empty:
-            raise AssertionError(f"child {self.pid} did not answer within {within} s") from None
-        if "error" in answer:
-            raise Refused(answer["error"], answer["text"])
-        return answer["value"]
+            raise AssertionError(f"child {self.pid} did not reply within {within} s") from None
+        if "error" in reply:
+            raise Refused(reply["error"], reply["text"])
+        return reply["value"]
 
-    def ask(self, verb: str, **words: Any) -> Any:
-        """Ask, and get the answer; blocks."""
-        self.tell(verb, **words)
-        return self.heard()
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """Send a command and return its reply; blocks."""
+        self.send(verb, **arguments)
+        return self.receive()
 
     def kill(self) -> None:
-        """SIGKILL: it does nothing any more."""
+        """Send SIGKILL: the child cannot clean up."""
         self._process.kill()
         self._process.wait()
 
     def finish(self) -> None:
-        """Let its program come to its end, with all that an end brings; blocks."""
+        """Let the program end normally, with its clean-up at exit; blocks."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(ANSWER_WITHIN)
+        self._process.wait(REPLY_WITHIN)
 
-    def stop(self) -> None:
-        """SIGSTOP, as a pause that it cannot notice."""
+    def pause(self) -> None:
+        """Send SIGSTOP: a pause that the child cannot notice."""
         os.kill(self.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def end(self) -> None:
-        """Whatever state it is in."""
+    def dispose(self) -> None:
+        """End the process, whatever its state, and close its pipes."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -99,16 +99,16 @@ class Child:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._answers.put(line)
+            self._replies.put(line)
 
 
 def child_environment() -> dict[str, str]:
-    """So that a child finds what we found, wherever we found it."""
+    """The environment of a child: it imports the same modules as we do."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-class _Served:
-    """What a child does, verb by verb."""
+class _Commands:
+    """The commands that a child executes, one method per verb."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
@@ -167,7 +167,7 @@ class _Served:
         return bool(await getattr(self._client, kind)(name, size).wait(timeout))
 
     async def rounds(self, name: str, parties: int, rounds: int) -> list[tuple[float, float]]:
-        """When we came to the barrier, and when we passed it, on the clock of this host."""
+        """When this process arrived at the barrier and when it passed, on the clock of this host."""
         barrier = self._client.barrier(name, parties)
         times = []
         for _ in range(rounds):
@@ -181,7 +181,7 @@ class _Served:
         return int(self._hold.fence)
 
     async def once(self, name: str, period: float, lease: float, work: float) -> int | None:
-        """Our pid if it was us who ran, for ``work`` seconds."""
+        """Our pid if this process ran the job, which takes ``work`` seconds."""
 
         def run() -> int:
             time.sleep(work)
@@ -193,14 +193,14 @@ class _Served:
 
 
 async def _serve(world: Any) -> None:
-    served = _Served(world)
+    commands = _Commands(world)
     for line in sys.stdin:
-        words = json.loads(line)
+        arguments = json.loads(line)
         try:
-            answer = {"value": await getattr(served, words.pop("verb"))(**words)}
+            reply = {"value": await getattr(commands, arguments.pop("verb"))(**arguments)}
         except Exception as error:
-            answer = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps(answer), flush=True)
+            reply = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps(reply), flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What runs beside a case, and how its parts tell each other: threads and tasks, of one shape."""
+"""Concurrent parts of a case, and events between them: threads and tasks behind one interface."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from lockfast.runtime.threads import run
 
 Work = Callable[..., Coroutine[Any, Any, Any]]
 
-# How long something that must happen may take on a machine that is busy with other things.
+# The longest time, in seconds, that an expected event may take on a busy machine.
 SOON = 15.0
 
 
 class AnyTask(ABC):
-    """A thread or a task that runs a piece of a case."""
+    """A thread or a task that runs a part of a case."""
 
     @abstractmethod
     async def join(self, within: float = SOON) -> Any:
-        """Its result; raises what it raised."""
+        """Return its result, or raise its exception."""
 
     @property
     @abstractmethod
     def done(self) -> bool: ...
 
     def cancel(self) -> None:
-        raise TypeError("nobody can cancel a thread")
+        raise TypeError("a thread cannot be cancelled")
 
     async def outcome(self) -> Any:
-        """Its result, or None if it was cancelled."""
+        """Return its result, or None if it was cancelled."""
         try:
             return await self.join()
         except asyncio.CancelledError:
@@ -41,7 +41,7 @@ class AnyTask(ABC):
 
 
 class Event(ABC):
-    """One part of a case tells another."""
+    """An event between two parts of a case."""
 
     @abstractmethod
     def set(self) -> None: ...
@@ -55,13 +55,13 @@ class ThreadTask(AnyTask):
         self._result: Any = None
         self._error: BaseException | None = None
 
-        def whole() -> None:
+        def target() -> None:
             try:
                 self._result = run(work())
             except BaseException as error:
                 self._error = error
 
-        self._thread = threading.Thread(target=whole, daemon=True)
+        self._thread = threading.Thread(target=target, daemon=True)
         self._thread.start()
 
     async def join(self, within: float = SOON) -> Any:
@@ -76,7 +76,7 @@ class ThreadTask(AnyTask):
         return not self._thread.is_alive()
 
 
-class TaskTask(AnyTask):
+class AsyncioTask(AnyTask):
     def __init__(self, work: Work) -> None:
         self._task = asyncio.ensure_future(work())
 
@@ -101,10 +101,10 @@ class ThreadEvent(Event):
         self._event.set()
 
     async def wait(self, within: float = SOON) -> None:
-        assert self._event.wait(within), f"not told within {within} s"
+        assert self._event.wait(within), f"the event was not set within {within} s"
 
 
-class TaskEvent(Event):
+class AsyncioEvent(Event):
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
@@ -116,25 +116,25 @@ class TaskEvent(Event):
 
 
 async def cancelled_at(step: int, work: Coroutine[Any, Any, Any]) -> Any:
-    return await _driven(step, work)
+    """Run ``work``, and cancel the current task exactly at its ``step``-th suspension."""
+    return await _drive(step, work)
 
 
 @types.coroutine
-def _driven(step: int, work: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Drive ``work`` by hand, and cancel the current task exactly at its ``step``-th suspension."""
-    go: Callable[[], Any] = functools.partial(work.send, None)
-    at = 0
+def _drive(step: int, work: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    resume: Callable[[], Any] = functools.partial(work.send, None)
+    suspensions = 0
     while True:
         try:
-            waits_for = go()
+            awaited = resume()
         except StopIteration as end:
             return end.value
-        if at == step:
+        if suspensions == step:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
-        at += 1
+        suspensions += 1
         try:
-            go = functools.partial(work.send, (yield waits_for))
+            resume = functools.partial(work.send, (yield awaited))
         except BaseException as error:
-            go = functools.partial(work.throw, error)
+            resume = functools.partial(work.throw, error)

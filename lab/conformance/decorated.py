@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab.conformance.adapters import AnyLock, settled
+from lab.conformance.adapters import AnyLock, maybe_await
 from lab.conformance.cases import case, raises
 from lab.conformance.concurrency import SOON
 from lab.conformance.worlds import World
@@ -29,7 +29,7 @@ class Callee:
         return _names_now(self.world)
 
 
-class CalleeOfTasks(Callee):
+class AsyncCallee(Callee):
     async def __call__(self) -> list[str]:  # type: ignore[override]
         await asyncio.sleep(0)
         return _names_now(self.world)
@@ -59,13 +59,15 @@ async def test_a_decorated_function_runs_under_its_lock(world: World) -> None:
 
     assert plain.__doc__ == "What it is for." and inspect.iscoroutinefunction(coroutine)
     for function in (plain, coroutine):
-        assert await world.call(function(User(7), bonus=2)) == 9
+        assert await world.result(function(User(7), bonus=2)) == 9
     assert seen == [["app:user:7"], ["app:user:7"]]
     assert not await other.names()
 
 
 @case()
-async def test_a_busy_decorated_function_raises_or_is_skipped(world: World) -> None:
+async def test_a_decorated_function_raises_or_is_skipped_when_its_lock_is_busy(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     ran: list[str] = []
 
@@ -83,15 +85,15 @@ async def test_a_busy_decorated_function_raises_or_is_skipped(world: World) -> N
         patient = client.locked("{word}", on_busy="skip", timeout=0.2)(function)
         hold = await other.lock("a").acquire(timeout=0)
         with raises(AcquireTimeout, "'a'"):
-            await world.call(raising("a"))
-        assert await world.call(skipping("a")) is None
+            await world.result(raising("a"))
+        assert await world.result(skipping("a")) is None
         began = time.monotonic()
-        assert await world.call(patient("a")) is None
+        assert await world.result(patient("a")) is None
         assert time.monotonic() - began >= 0.2
         assert not ran, "the body ran without the lock"
         await hold.release()
         for variant in (raising, skipping, patient):
-            assert await world.call(variant("a")) == "a"
+            assert await world.result(variant("a")) == "a"
         assert len(ran) == 3
         ran.clear()
     assert not await other.names()
@@ -109,11 +111,13 @@ async def test_a_decorated_function_may_call_itself(world: World) -> None:
     async def coroutine(depth: int) -> int:
         return 0 if depth == 0 else 1 + await coroutine(depth - 1)
 
-    assert await world.call(plain(3)) == await world.call(coroutine(3)) == 3
+    assert await world.result(plain(3)) == await world.result(coroutine(3)) == 3
 
 
 @case()
-async def test_an_exception_of_a_decorated_function_passes_and_releases(world: World) -> None:
+async def test_an_exception_of_a_decorated_function_propagates_and_releases_the_lock(
+    world: World,
+) -> None:
     client = world.client()
 
     @client.locked("a")
@@ -126,12 +130,12 @@ async def test_an_exception_of_a_decorated_function_passes_and_releases(world: W
 
     for function in (plain, coroutine):
         with raises(ZeroDivisionError):
-            await world.call(function())
+            await world.result(function())
         assert not await client.names()
 
 
 @case()
-async def test_what_is_wrong_with_a_decoration_fails_at_decoration(world: World) -> None:
+async def test_an_invalid_key_or_option_is_refused_at_decoration(world: World) -> None:
     client = world.client()
 
     def handle(user: User) -> None:
@@ -156,16 +160,16 @@ async def test_what_is_wrong_with_a_decoration_fails_at_decoration(world: World)
 
 
 @case()
-async def test_the_body_of_whatever_can_be_called_runs_under_the_lock(world: World) -> None:
+async def test_any_callable_can_be_decorated_and_runs_under_the_lock(world: World) -> None:
     client = world.client()
     things: list[Any] = [
         Callee(world),
-        CalleeOfTasks(world),
+        AsyncCallee(world),
         Callee(world).__call__,
-        functools.partial(CalleeOfTasks(world).__call__),
+        functools.partial(AsyncCallee(world).__call__),
     ]
     for thing in things:
-        assert await world.call(client.locked("a")(thing)()) == ["a"]
+        assert await world.result(client.locked("a")(thing)()) == ["a"]
     assert not await client.names()
 
 
@@ -176,10 +180,10 @@ async def test_a_generator_cannot_be_decorated(world: World) -> None:
     def generator() -> Any:
         yield
 
-    async def generator_of_tasks() -> Any:
+    async def async_generator() -> Any:
         yield
 
-    things: list[Any] = [generator, generator_of_tasks, functools.partial(generator)]
+    things: list[Any] = [generator, async_generator, functools.partial(generator)]
     for thing in things:
         with raises(ConfigurationError, "generator"):
             client.locked("a")(thing)
@@ -198,7 +202,7 @@ BESIDE: list[tuple[str, dict[str, bool]]] = [
 
 
 @case()
-async def test_readers_run_together_and_a_writer_runs_alone(world: World) -> None:
+async def test_decorated_readers_run_together_and_a_writer_runs_alone(world: World) -> None:
     client, other = world.client(), world.client()
     for held, allowed in BESIDE:
         async with contextlib.AsyncExitStack() as stack:
@@ -209,16 +213,16 @@ async def test_readers_run_together_and_a_writer_runs_alone(world: World) -> Non
                     terms: dict[str, Any] = {"kind": kind}
                     skipping = client.locked("a", on_busy="skip", **terms)(function)
                     raising = client.locked("a", timeout=0.05, **terms)(function)
-                    assert await world.call(skipping()) == ("ran" if may_run else None)
+                    assert await world.result(skipping()) == ("ran" if may_run else None)
                     if may_run:
-                        assert await world.call(raising()) == "ran"
+                        assert await world.result(raising()) == "ran"
                     else:
                         with raises(AcquireTimeout, "'a'"):
-                            await world.call(raising())
+                            await world.result(raising())
 
 
 @case(needs="semaphore")
-async def test_as_many_run_together_as_the_semaphore_has_and_no_more(world: World) -> None:
+async def test_a_decorating_semaphore_lets_its_number_of_calls_run_together(world: World) -> None:
     client, other = world.client(), world.client()
     for taken in range(4):
         async with contextlib.AsyncExitStack() as stack:
@@ -228,15 +232,15 @@ async def test_as_many_run_together_as_the_semaphore_has_and_no_more(world: Worl
                 skipping = client.locked("a", on_busy="skip", semaphore=3)(function)
                 raising = client.locked("a", timeout=0.05, semaphore=3)(function)
                 if taken < 3:
-                    assert await world.call(skipping()) == await world.call(raising()) == "ran"
+                    assert await world.result(skipping()) == await world.result(raising()) == "ran"
                 else:
-                    assert await world.call(skipping()) is None
+                    assert await world.result(skipping()) is None
                     with raises(AcquireTimeout, "'a'"):
-                        await world.call(raising())
+                        await world.result(raising())
 
 
 @case(needs="semaphore")
-async def test_calls_meet_inside_as_far_as_their_kind_allows(world: World) -> None:
+async def test_decorated_calls_overlap_as_far_as_their_kind_allows(world: World) -> None:
     client = world.client()
     ways: list[tuple[dict[str, Any], int]] = [
         ({"kind": "lock"}, 1),
@@ -251,7 +255,7 @@ async def test_calls_meet_inside_as_far_as_their_kind_allows(world: World) -> No
         called = decorate(meeting.of_tasks if world.api == "asyncio" else meeting.of_threads)
 
         async def call(called: Callable[[], Any] = called) -> None:
-            await settled(called())
+            await maybe_await(called())
 
         for task in [world.spawn(call) for _ in range(6)]:
             await task.join()
@@ -281,7 +285,7 @@ class Meeting:
 
 
 @case()
-async def test_what_is_wrong_with_the_kind_fails_at_decoration(world: World) -> None:
+async def test_an_invalid_kind_or_semaphore_is_refused_at_decoration(world: World) -> None:
     client = world.client()
 
     def handle() -> None:
@@ -307,7 +311,7 @@ async def test_what_is_wrong_with_the_kind_fails_at_decoration(world: World) -> 
 
 
 @case()
-async def test_closing_a_client_also_ends_what_its_decorator_made(world: World) -> None:
+async def test_closing_a_client_also_closes_the_counterpart_of_its_decorator(world: World) -> None:
     """A function of the other colour makes a second client, behind the scenes."""
     client = world.client()
 
@@ -321,15 +325,17 @@ async def test_closing_a_client_also_ends_what_its_decorator_made(world: World) 
 
     functions: list[Any] = [plain, coroutine]
     for function in functions:
-        assert await world.call(function()) == "ran"
+        assert await world.result(function()) == "ran"
     await client.close()
     for function in functions:
         with raises(LockfastError, "closed"):
-            await world.call(function())
+            await world.result(function())
 
 
 @case()
-async def test_the_default_client_is_made_from_the_environment_at_first_use(world: World) -> None:
+async def test_the_default_client_is_created_from_the_environment_at_first_use(
+    world: World,
+) -> None:
     module: Any = aio if world.api == "asyncio" else sync
     other = world.client()
     before, module.default_client.client = module.default_client.client, None
@@ -341,13 +347,13 @@ async def test_the_default_client_is_made_from_the_environment_at_first_use(worl
         os.environ["LOCKFAST_URL"] = world.url
         async with AnyLock(module.lock("a", timeout=0)) as hold:
             assert hold.is_held and await other.names() == ["a"]
-            assert await world.call(plain()) == ["a", "b"]
+            assert await world.result(plain()) == ["a", "b"]
         assert module.default_client() is module.default_client()
-        await settled(module.default_client().close())
+        await maybe_await(module.default_client().close())
         async with AnyLock(module.lock("a", timeout=0)):
             pass  # a closed default client is made anew
     finally:
-        await settled(module.default_client().close())
+        await maybe_await(module.default_client().close())
         module.default_client.client = before
         os.environ.pop("LOCKFAST_URL")
         if environment is not None:

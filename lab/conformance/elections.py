@@ -10,7 +10,7 @@ from typing import Any
 from lab.conformance.adapters import AnyClient, AnyHold
 from lab.conformance.cases import case, raises
 from lab.conformance.concurrency import SOON
-from lab.conformance.latches import Lost
+from lab.conformance.latches import Failing
 from lab.conformance.locks import Traffic
 from lab.conformance.worlds import World
 from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost
@@ -37,7 +37,7 @@ def flag(world: World) -> object:
 
 
 @case()
-async def test_one_leads_at_a_time_and_terms_only_grow(world: World) -> None:
+async def test_there_is_one_leader_at_a_time_and_terms_only_grow(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     leading: list[int] = []
     terms: list[int] = []
@@ -57,7 +57,7 @@ async def test_one_leads_at_a_time_and_terms_only_grow(world: World) -> None:
 
 
 @case()
-async def test_who_leads_and_what_it_tells_of_itself_is_known_to_all(world: World) -> None:
+async def test_every_client_sees_the_leader_and_its_metadata(world: World) -> None:
     client, other = world.client(), world.client()
     told = "http://10.0.0.7:8080/ ünïcode {json: [1]}"
     election, theirs = client.election("a", metadata=told), other.election("a", metadata="b")
@@ -78,7 +78,7 @@ async def test_who_leads_and_what_it_tells_of_itself_is_known_to_all(world: Worl
 
 
 @case()
-async def test_the_lead_is_renewed_as_long_as_it_is_held(world: World) -> None:
+async def test_leadership_is_renewed_as_long_as_it_is_held(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.election("a", lease=SHORT).lead() as hold:
         await world.sleep(SHORT * 1.5)
@@ -88,7 +88,7 @@ async def test_the_lead_is_renewed_as_long_as_it_is_held(world: World) -> None:
 
 
 @case()
-async def test_the_next_leads_when_the_leader_resigns(world: World) -> None:
+async def test_the_next_candidate_leads_when_the_leader_resigns(world: World) -> None:
     client, other = world.client(), world.client()
     election, theirs = client.election("a"), other.election("a")
     last = 0
@@ -105,9 +105,9 @@ async def test_the_next_leads_when_the_leader_resigns(world: World) -> None:
 
 
 @case(processes=True)
-async def test_the_next_leads_when_the_leader_crashes(world: World) -> None:
+async def test_the_next_candidate_leads_when_the_leader_crashes(world: World) -> None:
     client, child = world.client(), world.child()
-    stand = partial(child.ask, "lead", name="a", timeout=SOON, metadata="child", lease=2)
+    stand = partial(child.call, "lead", name="a", timeout=SOON, metadata="child", lease=2)
     term = await world.blocking(stand)
     election = client.election("a", metadata="us")
     leader = await election.leader()
@@ -120,7 +120,7 @@ async def test_the_next_leads_when_the_leader_crashes(world: World) -> None:
 
 
 @case()
-async def test_a_loss_of_the_lead_is_told_once_and_the_next_leads(world: World) -> None:
+async def test_lost_leadership_is_reported_once_and_the_next_candidate_leads(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     lost: list[Any] = []
     election = client.election("a", on_lost=lost.append)
@@ -141,7 +141,7 @@ async def test_a_loss_of_the_lead_is_told_once_and_the_next_leads(world: World) 
 
 
 @case()
-async def test_on_gained_is_called_with_the_hold_before_anything_else(world: World) -> None:
+async def test_on_gained_receives_the_hold_before_the_body_runs(world: World) -> None:
     client, other = world.client(), world.client()
     events: list[Any] = []
 
@@ -166,12 +166,12 @@ async def test_on_gained_is_called_with_the_hold_before_anything_else(world: Wor
 
 
 @case()
-async def test_an_on_gained_that_raises_gives_the_lead_back(world: World) -> None:
+async def test_leadership_is_released_when_on_gained_raises(world: World) -> None:
     def stumble(hold: Any) -> None:
         raise ZeroDivisionError("mine")
 
     other = world.client()
-    for hook in (None, Lost("release", float("inf"), "before")):
+    for hook in (None, Failing("release", float("inf"), "before")):
         client = world.client(hook=hook, lease=SHORT)
         election = client.election("a", on_gained=stumble)
         lead = election.lead()
@@ -192,7 +192,7 @@ async def test_an_on_gained_that_raises_gives_the_lead_back(world: World) -> Non
 
 
 @case()
-async def test_who_does_not_lead_in_time_is_told_who_does(world: World) -> None:
+async def test_a_candidate_that_times_out_gets_an_error_naming_the_leader(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.election("a", metadata="http://leader:80").lead() as hold:
         for timeout in (0, 0.1):
@@ -205,7 +205,7 @@ async def test_who_does_not_lead_in_time_is_told_who_does(world: World) -> None:
 
 
 @case()
-async def test_run_gives_what_its_function_gave_and_resigns(world: World) -> None:
+async def test_run_returns_the_result_of_its_function_and_resigns(world: World) -> None:
     client, other = world.client(), world.client()
     seen: list[Any] = []
 
@@ -237,7 +237,7 @@ async def test_run_waits_until_it_leads(world: World) -> None:
 
 
 @case()
-async def test_run_stands_again_when_the_lead_is_lost(world: World) -> None:
+async def test_run_campaigns_again_when_leadership_is_lost(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     gained: list[int] = []
     lost: list[int] = []
@@ -272,7 +272,7 @@ async def test_run_stands_again_when_the_lead_is_lost(world: World) -> None:
 
 
 @case()
-async def test_run_lets_others_lead_while_it_stands_again(world: World) -> None:
+async def test_run_lets_others_lead_while_it_campaigns_again(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     terms: list[int] = []
 
@@ -298,7 +298,7 @@ async def test_run_lets_others_lead_while_it_stands_again(world: World) -> None:
 
 
 @case()
-async def test_run_passes_on_what_its_function_raises_and_resigns(world: World) -> None:
+async def test_run_propagates_the_exception_of_its_function_and_resigns(world: World) -> None:
     client = world.client()
     calls: list[int] = []
 
@@ -314,7 +314,7 @@ async def test_run_passes_on_what_its_function_raises_and_resigns(world: World) 
 
 
 @case()
-async def test_the_loss_of_another_lock_inside_run_is_no_loss_of_the_lead(world: World) -> None:
+async def test_the_loss_of_another_lock_inside_run_does_not_end_leadership(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     calls: list[int] = []
 
@@ -333,7 +333,7 @@ async def test_the_loss_of_another_lock_inside_run_is_no_loss_of_the_lead(world:
 
 
 @case()
-async def test_what_cannot_be_meant_with_an_election_is_refused_before_any_io(
+async def test_invalid_election_arguments_are_refused_before_any_io(
     world: World,
 ) -> None:
     traffic = Traffic()
@@ -364,7 +364,7 @@ async def test_what_cannot_be_meant_with_an_election_is_refused_before_any_io(
 
 
 @case()
-async def test_metadata_is_told_whole_or_refused(world: World) -> None:
+async def test_metadata_up_to_the_limit_reaches_other_clients_unchanged(world: World) -> None:
     client, other = world.client(), world.client()
     for metadata in ("", "x" * 1000, "ü" * 500, "a b\nc\td %20 +", "\x01\x7f"):
         async with client.election("a", metadata=metadata).lead():
@@ -373,8 +373,8 @@ async def test_metadata_is_told_whole_or_refused(world: World) -> None:
 
 
 @case()
-async def test_an_outage_is_no_loss_of_the_lead_until_the_lease_is_over(world: World) -> None:
-    away = Lost("renew", 2, "before")
+async def test_an_outage_shorter_than_the_lease_does_not_end_leadership(world: World) -> None:
+    away = Failing("renew", 2, "before")
     client = world.client(lease=3, hook=away)
 
     async def body(hold: AnyHold) -> str:
@@ -384,5 +384,5 @@ async def test_an_outage_is_no_loss_of_the_lead_until_the_lease_is_over(world: W
     assert await client.election("a").run(work(world, body)) == "done"
     assert away.left == 0 and client.statistics().lost == 0
     with raises(BackendError):
-        gone = world.client(lease=1, hook=Lost("claim", float("inf"), "before"))
+        gone = world.client(lease=1, hook=Failing("claim", float("inf"), "before"))
         await gone.election("a").run(work(world, body))

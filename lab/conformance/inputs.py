@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from lab.conformance.adapters import settled
+from lab.conformance.adapters import maybe_await
 from lab.conformance.cases import case, raises
 from lab.conformance.worlds import World
 from lockfast import AcquireTimeout, ConfigurationError, HoldLost, NotHeld, aio, sync
@@ -73,7 +73,7 @@ async def test_different_names_are_different_locks(world: World) -> None:
 
 
 @case()
-async def test_a_str_of_another_type_is_taken_by_its_text(world: World) -> None:
+async def test_a_subclass_of_str_is_a_name_by_its_text(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.lock(Named.REPORT) as hold:
         assert hold.name == "report" and await other.names() == ["report"]
@@ -81,12 +81,12 @@ async def test_a_str_of_another_type_is_taken_by_its_text(world: World) -> None:
 
 
 @case()
-async def test_what_cannot_be_a_name_is_refused_before_any_io(world: World) -> None:
+async def test_an_invalid_name_is_refused_before_any_io(world: World) -> None:
     client = world.client()
     for name in BAD_NAMES:
         for verb in (client.lock, client.inspect, client.raw.lock):
             with raises(ConfigurationError) as caught:
-                await settled(verb(name))
+                await maybe_await(verb(name))
             assert len(str(caught)) < 400, "a megabyte must not become a message"
         with raises(ConfigurationError):
             await client.break_hold(name, 1)
@@ -94,7 +94,7 @@ async def test_what_cannot_be_a_name_is_refused_before_any_io(world: World) -> N
 
 
 @case()
-async def test_what_cannot_be_seconds_is_refused_before_any_io(world: World) -> None:
+async def test_an_invalid_duration_is_refused_before_any_io(world: World) -> None:
     client = world.client()
     lock = client.lock("a")
     hold = await lock.acquire()
@@ -119,7 +119,7 @@ async def test_what_cannot_be_seconds_is_refused_before_any_io(world: World) -> 
 
 
 @case()
-async def test_seconds_are_exact(world: World) -> None:
+async def test_durations_are_kept_exactly(world: World) -> None:
     client = world.client()
     most = min(1e6, client.capabilities.longest_lease)
     for given, meant in ((timedelta(seconds=2.5), 2.5), (7, 7.0), (0.0625, 0.0625), (most, most)):
@@ -131,7 +131,7 @@ async def test_seconds_are_exact(world: World) -> None:
 
 
 @case()
-async def test_foreign_keywords_are_refused_with_ours(world: World) -> None:
+async def test_keywords_of_other_libraries_are_refused_with_a_suggestion(world: World) -> None:
     client = world.client()
     lock = client.lock("a")
     for foreign, ours in (
@@ -162,7 +162,7 @@ async def test_foreign_keywords_are_refused_with_ours(world: World) -> None:
 
 
 @case()
-async def test_other_bad_words_are_refused(world: World) -> None:
+async def test_other_invalid_options_are_refused(world: World) -> None:
     client = world.client()
     bad_terms: tuple[dict[str, Any], ...] = (
         *({"fair": 1}, {"fair": None}, {"renew": "yes"}, {"owner": []}, {"on_lost": "explode"}),
@@ -178,11 +178,11 @@ async def test_other_bad_words_are_refused(world: World) -> None:
         with raises(ConfigurationError, "detach"):
             await client.attach("a", text)  # type: ignore[arg-type]
     with raises(TypeError):
-        await settled(client.raw.lock("a").acquire(5))  # type: ignore[call-arg]
+        await maybe_await(client.raw.lock("a").acquire(5))  # type: ignore[call-arg]
 
 
 @case()
-async def test_bad_urls_are_refused(world: World) -> None:
+async def test_invalid_urls_are_refused(world: World) -> None:
     for url in ("", "a", "locks.db", "nosuch://x", "memory", "memory://a/b", "memory://[", 5, b"x"):
         for connect in (sync.connect, aio.connect):
             with raises(ConfigurationError):
@@ -204,7 +204,7 @@ async def test_a_hold_cannot_be_copied_or_pickled(world: World) -> None:
 
 
 @case()
-async def test_errors_can_be_sent_to_another_process(world: World) -> None:
+async def test_errors_can_be_pickled(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a").acquire()
     with raises(AcquireTimeout) as busy:
@@ -223,7 +223,7 @@ async def test_errors_can_be_sent_to_another_process(world: World) -> None:
 
 
 @case()
-async def test_no_claim_id_is_shown(world: World) -> None:
+async def test_no_claim_id_appears_in_a_repr_or_message(world: World) -> None:
     client, other = world.client(), world.client()
     shown: list[object] = []
     hold = await client.lock("a").acquire()

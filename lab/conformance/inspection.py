@@ -45,7 +45,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(world: World) -> None:
 
 
 @case()
-async def test_names_lists_what_is_in_use_by_prefix(world: World) -> None:
+async def test_names_lists_the_names_in_use_by_prefix(world: World) -> None:
     client, other = world.client(), world.client()
     assert await other.names() == []
     for name in ("orders:2", "orders:1", "orders%", "orders*", "Orders:1", "users:1", "o"):
@@ -60,7 +60,7 @@ async def test_names_lists_what_is_in_use_by_prefix(world: World) -> None:
 
 
 @case()
-async def test_break_hold_compares_the_fence_and_raises_it(world: World) -> None:
+async def test_break_hold_compares_the_fence_and_the_next_one_is_higher(world: World) -> None:
     client, operator = world.client(lease=0.6), world.client()
     hold = await client.lock("a").acquire()
     assert not await operator.break_hold("a", hold.fence + 1)
@@ -78,7 +78,7 @@ async def test_break_hold_compares_the_fence_and_raises_it(world: World) -> None
 
 
 @case()
-async def test_statistics_count_what_this_client_did(world: World) -> None:
+async def test_statistics_count_the_operations_of_one_client(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.lock("a"), client.lock("a"), client.lock("b"):
         assert client.statistics().held == 2
@@ -102,7 +102,9 @@ async def test_statistics_count_what_this_client_did(world: World) -> None:
 
 
 @case()
-async def test_what_the_store_refuses_it_refuses_when_it_is_made_and_says_why(world: World) -> None:
+async def test_an_unsupported_primitive_is_refused_at_creation_with_the_reason(
+    world: World,
+) -> None:
     client = world.client()
     seen = client.capabilities
     made: dict[str, Callable[[], object]] = {
@@ -126,14 +128,14 @@ async def test_what_the_store_refuses_it_refuses_when_it_is_made_and_says_why(wo
 
 
 @case()
-async def test_capabilities_say_what_the_store_can_do(world: World) -> None:
+async def test_capabilities_describe_the_store(world: World) -> None:
     seen = world.client().capabilities
     assert seen.store == world.url.partition(":")[0].partition("+")[0]
     assert seen.across in ("process", "host", "network") and seen.fences
 
 
 @case()
-async def test_namespaces_keep_apart(world: World) -> None:
+async def test_namespaces_are_separate(world: World) -> None:
     blue, green = world.client(namespace="blue"), world.client(namespace="green")
     bluer = world.client(namespace="blue.r")
     async with blue.lock("a") as hold, green.lock("a"), bluer.lock("a"):
@@ -144,7 +146,7 @@ async def test_namespaces_keep_apart(world: World) -> None:
 
 
 @case()
-async def test_closing_gives_back_everything(world: World) -> None:
+async def test_closing_a_client_releases_all_its_holds(world: World) -> None:
     client, other = world.client(), world.client()
     holds = [await client.lock(name).acquire() for name in ("a", "b")]
     await client.lock("a").acquire()
@@ -159,7 +161,7 @@ async def test_closing_gives_back_everything(world: World) -> None:
 
 
 @case()
-async def test_closing_ends_the_waiting_of_the_clients_own(world: World) -> None:
+async def test_closing_a_client_ends_its_own_waits(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await other.lock("a").acquire()
 
@@ -182,7 +184,7 @@ async def test_closing_ends_the_waiting_of_the_clients_own(world: World) -> None
 
 
 @case()
-async def test_closing_one_client_leaves_the_others_alone(world: World) -> None:
+async def test_closing_one_client_does_not_affect_the_others(world: World) -> None:
     client, other = world.client(lease=0.9), world.client()
     hold = await client.lock("a").acquire()
     await other.lock("b").acquire()
@@ -194,7 +196,7 @@ async def test_closing_one_client_leaves_the_others_alone(world: World) -> None:
 
 
 @case()
-async def test_a_detached_hold_is_taken_over_by_its_text(world: World) -> None:
+async def test_a_detached_hold_can_be_attached_by_its_text(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.lock("a") as hold:
         text = await hold.detach()
@@ -218,7 +220,7 @@ async def test_a_detached_hold_is_taken_over_by_its_text(world: World) -> None:
 
 
 @case()
-async def test_a_detached_hold_is_taken_over_once(world: World) -> None:
+async def test_a_detached_hold_can_be_attached_only_once(world: World) -> None:
     client, other, third = (world.client() for _ in range(3))
     text = await (await client.lock("a").acquire()).detach()
     taken = await other.attach("a", text)
@@ -228,7 +230,7 @@ async def test_a_detached_hold_is_taken_over_once(world: World) -> None:
 
 
 @case()
-async def test_a_detached_hold_that_nobody_takes_over_ends_with_its_lease(world: World) -> None:
+async def test_a_detached_hold_that_nobody_attaches_ends_with_its_lease(world: World) -> None:
     client, other = world.client(lease=0.3), world.client()
     text = await (await client.lock("a").acquire()).detach()
     theirs = await other.lock("a", timeout=SOON).acquire()
@@ -247,7 +249,7 @@ async def test_an_attached_hold_is_renewed_again(world: World) -> None:
 
 
 @case()
-async def test_what_was_entered_twice_cannot_be_detached_inside(world: World) -> None:
+async def test_a_reentered_hold_cannot_be_detached_in_the_inner_block(world: World) -> None:
     client = world.client()
     async with client.lock("a") as hold, client.lock("a") as inner:
         with raises(NotHeld, "'a'"):

@@ -16,10 +16,10 @@ from lab.conformance.worlds import World
 from lockfast import BackendError, ConfigurationError, NotHeld
 from lockfast.model import BARRIER, LATCH
 
-NO_NUMBERS = (0, -1, 1.5, True, "3", None, 10_001)
+BAD_COUNTS = (0, -1, 1.5, True, "3", None, 10_001)
 
 
-class Lost:
+class Failing:
     """The store's answers to a verb get lost, after it was done (or "before"), so many times."""
 
     def __init__(self, verb: str, times: float = 1, moment: str = "after") -> None:
@@ -47,7 +47,7 @@ async def all_true(waiters: Iterable[AnyTask]) -> None:
 
 
 @case()
-async def test_a_latch_that_nobody_touched_is_not_open(world: World) -> None:
+async def test_a_latch_that_was_never_counted_down_is_not_open(world: World) -> None:
     client = world.client()
     latch = client.latch("a", 1)
     assert await latch.remaining() == 1
@@ -72,7 +72,7 @@ async def test_a_latch_opens_exactly_at_the_last_count_down(world: World) -> Non
 
 
 @case()
-async def test_all_who_wait_at_a_latch_are_let_through_in_one_go(world: World) -> None:
+async def test_the_last_count_down_lets_all_waiters_of_a_latch_through(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     waiters = [world.spawn(client.latch("a", 2).wait, SOON) for client in clients * 3]
     await world.until_waiting(clients[0], "a", 9)
@@ -89,7 +89,7 @@ async def test_all_who_wait_at_a_latch_are_let_through_in_one_go(world: World) -
 
 
 @case()
-async def test_whoever_comes_to_an_open_latch_passes_at_once_and_often(world: World) -> None:
+async def test_an_open_latch_lets_every_later_wait_through_at_once(world: World) -> None:
     client = world.client()
     latch = client.latch("a", 1)
     assert await latch.count_down()
@@ -100,7 +100,7 @@ async def test_whoever_comes_to_an_open_latch_passes_at_once_and_often(world: Wo
 
 
 @case()
-async def test_a_latch_that_opens_tells_those_who_wait(world: World) -> None:
+async def test_opening_a_latch_wakes_its_waiters(world: World) -> None:
     client, other = world.client(), world.client()
     took: list[float] = []
 
@@ -122,7 +122,7 @@ async def test_a_latch_that_opens_tells_those_who_wait(world: World) -> None:
 
 
 @case()
-async def test_counting_down_an_open_latch_is_false_and_changes_nothing(world: World) -> None:
+async def test_counting_down_an_open_latch_returns_false_and_changes_nothing(world: World) -> None:
     client, other = world.client(), world.client()
     for _ in range(2):
         assert await client.latch("a", 2, keep=60).count_down()
@@ -138,10 +138,10 @@ async def test_counting_down_an_open_latch_is_false_and_changes_nothing(world: W
 
 
 @case()
-async def test_a_count_down_whose_answer_gets_lost_counts_once(world: World) -> None:
+async def test_a_count_down_whose_reply_is_lost_counts_once(world: World) -> None:
     other = world.client()
     for left in (2, 1, 0):
-        lost = Lost("claim")
+        lost = Failing("claim")
         assert await world.client(hook=lost).latch("a", 3).count_down() is True
         assert lost.sent == 2, "no answer was lost: the case tests nothing"
         assert await other.latch("a", 3).remaining() == left
@@ -150,10 +150,10 @@ async def test_a_count_down_whose_answer_gets_lost_counts_once(world: World) -> 
 
 
 @case()
-async def test_a_count_down_that_never_arrives_is_an_error_and_does_not_count(
+async def test_a_count_down_that_never_reaches_the_store_raises_and_does_not_count(
     world: World,
 ) -> None:
-    away = world.client(hook=Lost("claim", float("inf"), "before"))
+    away = world.client(hook=Failing("claim", float("inf"), "before"))
     with raises(BackendError):
         await away.latch("a", 2, keep=1).count_down()
     assert not await world.client().names()
@@ -174,7 +174,7 @@ async def test_an_interrupted_count_down_counts_once_or_not_at_all(world: World)
 
 
 @case()
-async def test_what_was_counted_stays_when_the_client_that_counted_closes(world: World) -> None:
+async def test_a_count_survives_the_closing_of_the_client_that_counted(world: World) -> None:
     client, other = world.client(), world.client()
     assert await client.latch("a", 2).count_down()
     await client.close()
@@ -192,27 +192,27 @@ async def test_what_was_counted_stays_when_the_client_that_counted_closes(world:
 
 
 @case(processes=True)
-async def test_what_was_counted_stays_when_the_process_that_counted_ends(world: World) -> None:
+async def test_a_count_survives_the_end_of_the_process_that_counted(world: World) -> None:
     client = world.client()
     ended, killed, late = (world.child() for _ in range(3))
     for child, end in ((ended, ended.finish), (killed, killed.kill)):
-        assert await world.blocking(partial(child.ask, "count_down", name="a", count=3)) is True
+        assert await world.blocking(partial(child.call, "count_down", name="a", count=3)) is True
         await world.blocking(end)
     # A store that notices the end of a process has had the time to.
     await world.sleep(0.3)
     assert await client.latch("a", 3).remaining() == 1
-    late.tell("wait", kind="latch", name="a", size=3, timeout=30)
+    late.send("wait", kind="latch", name="a", size=3, timeout=30)
     await world.until_waiting(client, "a", 1)
     assert await client.latch("a", 3).count_down()
-    assert await world.blocking(late.heard) is True
+    assert await world.blocking(late.receive) is True
     again = world.child()
-    ask = partial(again.ask, "wait", kind="latch", name="a", size=3, timeout=0)
+    ask = partial(again.call, "wait", kind="latch", name="a", size=3, timeout=0)
     assert await world.blocking(ask) is True, "who starts anew does not find it open"
     await forget(client, "a")
 
 
 @case()
-async def test_who_gives_up_waiting_for_a_latch_leaves_no_place(world: World) -> None:
+async def test_a_waiter_that_times_out_leaves_the_queue_of_the_latch(world: World) -> None:
     client, other = world.client(), world.client()
     began = time.monotonic()
     assert await client.latch("a", 2).wait(0.2) is False
@@ -226,7 +226,7 @@ async def test_who_gives_up_waiting_for_a_latch_leaves_no_place(world: World) ->
 
 
 @case()
-async def test_an_interruption_at_any_step_of_waiting_for_a_latch_leaves_nothing(
+async def test_an_interruption_at_any_step_of_waiting_for_a_latch_leaves_nothing_behind(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -262,7 +262,7 @@ async def test_a_cancelled_wait_for_a_latch_leaves_the_others_waiting(world: Wor
 
 
 @case()
-async def test_a_name_is_one_latch_and_nothing_else_at_a_time(world: World) -> None:
+async def test_a_name_in_use_as_a_latch_refuses_any_other_size_or_kind(world: World) -> None:
     client, other = world.client(), world.client()
     assert await client.latch("a", 2).count_down()
     waiter = world.spawn(client.latch("b", 2).wait, SOON)  # nobody has counted this one
@@ -289,7 +289,7 @@ async def test_a_name_is_one_latch_and_nothing_else_at_a_time(world: World) -> N
 
 
 @case()
-async def test_what_is_a_lock_or_a_barrier_cannot_be_a_latch(world: World) -> None:
+async def test_a_name_in_use_as_a_lock_or_a_barrier_cannot_be_a_latch(world: World) -> None:
     client, other = world.client(), world.client()
     party = world.spawn(client.barrier("b", 2).wait, SOON)
     await world.until_waiting(other, "b", 1)
@@ -303,7 +303,7 @@ async def test_what_is_a_lock_or_a_barrier_cannot_be_a_latch(world: World) -> No
 
 
 @case()
-async def test_a_latch_is_forgotten_after_its_time_and_can_be_used_again(world: World) -> None:
+async def test_a_latch_expires_after_keep_and_can_be_used_again(world: World) -> None:
     client = world.client()
     latch = client.latch("a", 1, keep=1.5)
     for _ in range(2):
@@ -317,7 +317,7 @@ async def test_a_latch_is_forgotten_after_its_time_and_can_be_used_again(world: 
 
 
 @case()
-async def test_all_that_was_counted_is_forgotten_together(world: World) -> None:
+async def test_all_counts_of_a_latch_expire_together(world: World) -> None:
     """So long after the last count-down: an open latch does not close again half-way."""
     client = world.client()
     latch = client.latch("a", 3, keep=60)
@@ -331,10 +331,10 @@ async def test_all_that_was_counted_is_forgotten_together(world: World) -> None:
 
 
 @case()
-async def test_what_cannot_be_meant_with_a_latch_is_refused_before_any_io(world: World) -> None:
+async def test_invalid_latch_arguments_are_refused_before_any_io(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)
-    for count in NO_NUMBERS:
+    for count in BAD_COUNTS:
         with raises(ConfigurationError, "count"):
             client.latch("a", count)  # type: ignore[arg-type]
     bad: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from lockfast import HoldLost, NotHeld
 
 
 @case()
-async def test_without_a_lease_it_is_renewed_even_while_the_event_loop_is_blocked(
+async def test_a_hold_without_a_fixed_lease_is_renewed_even_while_the_event_loop_is_blocked(
     world: World,
 ) -> None:
     client, other = world.client(lease=1.0), world.client()
@@ -29,7 +29,7 @@ async def test_without_a_lease_it_is_renewed_even_while_the_event_loop_is_blocke
 
 
 @case()
-async def test_a_lease_that_is_given_ends_by_itself_and_is_told(world: World) -> None:
+async def test_a_fixed_lease_ends_by_itself_and_is_reported_as_lost(world: World) -> None:
     client, other = world.client(), world.client()
     before = time.monotonic()
     hold = await client.lock("a", lease=0.4).acquire()
@@ -46,15 +46,15 @@ async def test_a_lease_that_is_given_ends_by_itself_and_is_told(world: World) ->
 
 
 @case()
-async def test_renewal_by_hand_extends_a_lease_that_was_given(world: World) -> None:
+async def test_renew_extends_a_fixed_lease(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a", lease=0.6).acquire()
     await hold.renew(lease=30)
-    assert hold.lease == 30 and hold.remaining() > client.most(30) * 2 / 3
+    assert hold.lease == 30 and hold.remaining() > client.longest_validity(30) * 2 / 3
     await world.sleep(0.7)
     assert hold.is_held and await other.lock("a").try_acquire() is None
     (holder,) = (await other.inspect("a")).holders
-    assert holder.remaining > client.most(30) * 2 / 3 and holder.fence == hold.fence
+    assert holder.remaining > client.longest_validity(30) * 2 / 3 and holder.fence == hold.fence
     await hold.renew(lease=0.3)
     assert hold.remaining() <= 0.3
     assert await hold.wait_lost(SOON)
@@ -62,7 +62,7 @@ async def test_renewal_by_hand_extends_a_lease_that_was_given(world: World) -> N
 
 
 @case()
-async def test_renewal_by_hand_of_what_has_ended_is_refused(world: World) -> None:
+async def test_renew_is_refused_once_the_hold_has_ended(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a").acquire()
     assert await other.break_hold("a", hold.fence)
@@ -94,7 +94,9 @@ async def test_max_hold_ends_a_hold_that_is_renewed(world: World) -> None:
 
 
 @case()
-async def test_max_hold_shorter_than_the_lease_ends_it_at_the_store_too(world: World) -> None:
+async def test_max_hold_shorter_than_the_lease_also_ends_the_hold_at_the_store(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a", max_hold=0.3).acquire()
     assert await hold.wait_lost(SOON)
@@ -104,13 +106,13 @@ async def test_max_hold_shorter_than_the_lease_ends_it_at_the_store_too(world: W
 
 
 @case()
-async def test_max_hold_caps_a_lease_that_is_given(world: World) -> None:
+async def test_max_hold_caps_a_fixed_lease(world: World) -> None:
     hold = await world.client().lock("a", lease=20, max_hold=0.3).acquire()
     assert hold.remaining() <= 0.3
 
 
 @case()
-async def test_what_was_released_is_not_renewed_any_more(world: World) -> None:
+async def test_a_released_hold_is_not_renewed_any_more(world: World) -> None:
     client, other = world.client(lease=0.6), world.client()
     await (await client.lock("a").acquire()).release()
     theirs = await other.lock("a").acquire(timeout=0)

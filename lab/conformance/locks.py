@@ -37,7 +37,7 @@ class LostReply:
 
 
 @case()
-async def test_one_owner_at_a_time_among_many_on_several_clients(world: World) -> None:
+async def test_one_owner_at_a_time_holds_a_lock_among_several_clients(world: World) -> None:
     inside: list[int] = []
     fences: list[int] = []
     clients = [world.client() for _ in range(3)]
@@ -61,7 +61,7 @@ async def test_one_owner_at_a_time_among_many_on_several_clients(world: World) -
 
 
 @case()
-async def test_one_lock_object_serves_many_owners_without_mixing_them_up(world: World) -> None:
+async def test_one_lock_object_keeps_its_owners_apart(world: World) -> None:
     lock = world.client().lock("shared", timeout=30)
     inside: list[int] = []
 
@@ -81,7 +81,7 @@ async def test_one_lock_object_serves_many_owners_without_mixing_them_up(world: 
 
 
 @case()
-async def test_what_is_held_is_refused_to_others_at_once(world: World) -> None:
+async def test_a_held_lock_is_refused_to_others_at_once(world: World) -> None:
     holder, other = world.client(), world.client()
     async with holder.lock("a") as hold:
         assert hold.is_held and not hold.lost and hold.name == "a" and hold.fence > 0
@@ -122,7 +122,7 @@ async def test_the_body_does_not_run_without_the_lock(world: World) -> None:
 
 
 @case()
-async def test_re_entry_keeps_the_fence_and_asks_the_store_nothing(world: World) -> None:
+async def test_re_entry_keeps_the_fence_and_sends_nothing_to_the_store(world: World) -> None:
     traffic = Traffic()
     client, other = world.client(hook=traffic), world.client()
     lock = client.lock("a")
@@ -156,7 +156,7 @@ async def test_one_release_too_many_is_refused(world: World) -> None:
 
 
 @case()
-async def test_two_releases_at_once_are_one_release(world: World) -> None:
+async def test_concurrent_releases_of_one_hold_release_it_once(world: World) -> None:
     client = world.client()
     for _ in range(5):
         hold = await client.lock("a").acquire(timeout=0)
@@ -192,7 +192,7 @@ async def test_only_the_owner_may_release_through_the_lock(world: World) -> None
 
 
 @case()
-async def test_a_hold_can_be_released_by_anybody_who_was_given_it(world: World) -> None:
+async def test_a_hold_can_be_released_by_another_thread_or_task(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a").acquire()
     await world.spawn(hold.release).join()
@@ -201,7 +201,7 @@ async def test_a_hold_can_be_released_by_anybody_who_was_given_it(world: World) 
 
 
 @case()
-async def test_an_owner_that_is_named_may_be_many_threads_or_tasks(world: World) -> None:
+async def test_a_named_owner_may_span_threads_or_tasks(world: World) -> None:
     client = world.client()
     hold = await client.lock("a", owner="job-7").acquire()
 
@@ -220,7 +220,7 @@ async def test_an_owner_that_is_named_may_be_many_threads_or_tasks(world: World)
 
 
 @case(only="blocking")
-async def test_a_new_thread_does_not_inherit_what_an_ended_one_held(world: World) -> None:
+async def test_a_new_thread_does_not_inherit_the_hold_of_an_ended_thread(world: World) -> None:
     client = world.client()
     idents: list[int] = []
 
@@ -240,7 +240,7 @@ async def test_a_new_thread_does_not_inherit_what_an_ended_one_held(world: World
 
 
 @case()
-async def test_fences_rise_across_clients_and_names_that_were_forgotten(world: World) -> None:
+async def test_fences_rise_across_clients_and_after_a_name_was_forgotten(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     fences = []
     for turn in range(12):
@@ -252,7 +252,7 @@ async def test_fences_rise_across_clients_and_names_that_were_forgotten(world: W
 
 
 @case()
-async def test_an_exception_of_the_body_passes_and_the_lock_is_free(world: World) -> None:
+async def test_an_exception_of_the_body_propagates_and_releases_the_lock(world: World) -> None:
     client, other = world.client(), world.client()
     with raises(ZeroDivisionError) as caught:
         async with client.lock("a"), client.lock("a"):
@@ -262,7 +262,7 @@ async def test_an_exception_of_the_body_passes_and_the_lock_is_free(world: World
 
 
 @case()
-async def test_an_exception_of_the_body_is_not_replaced_by_that_of_the_release(
+async def test_an_exception_of_the_body_is_not_replaced_by_an_error_of_the_release(
     world: World,
 ) -> None:
     client = world.client()
@@ -285,7 +285,9 @@ async def test_a_hold_is_a_context_manager_too(world: World) -> None:
 
 
 @case()
-async def test_after_a_loss_re_entry_is_refused_until_the_owner_has_unwound(world: World) -> None:
+async def test_re_entry_of_a_lost_hold_is_refused_until_the_owner_has_released_it(
+    world: World,
+) -> None:
     client, other = world.client(lease=0.6), world.client()
     lock = client.lock("a")
     hold = await lock.acquire()
@@ -312,7 +314,7 @@ async def test_after_a_loss_re_entry_is_refused_until_the_owner_has_unwound(worl
 
 
 @case()
-async def test_the_two_faces_exclude_and_wake_each_other(world: World) -> None:
+async def test_the_sync_and_the_async_api_exclude_and_wake_each_other(world: World) -> None:
     client = world.client()
 
     async def as_asyncio() -> tuple[object, int]:

@@ -15,7 +15,7 @@ SHORT = 0.6  # the keeper looks every third of it
 
 
 @case()
-async def test_a_loss_is_told_in_every_way_and_once(world: World) -> None:
+async def test_a_loss_is_reported_in_every_way_and_once(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     told: list[object] = []
     lock = client.lock("a", on_lost=told.append)
@@ -37,7 +37,7 @@ async def test_a_loss_is_told_in_every_way_and_once(world: World) -> None:
 
 
 @case()
-async def test_a_release_is_no_loss(world: World) -> None:
+async def test_a_release_is_not_reported_as_a_loss(world: World) -> None:
     client = world.client(lease=SHORT)
     told: list[object] = []
     hold = await client.lock("a", on_lost=told.append).acquire()
@@ -73,7 +73,7 @@ async def test_an_on_lost_that_raises_does_not_end_the_keeper(world: World) -> N
 
 
 @case()
-async def test_a_lost_hold_is_not_made_again_by_its_renewal(world: World) -> None:
+async def test_a_renewal_does_not_recreate_a_lost_hold(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     hold = await client.lock("a").acquire()
     assert await other.break_hold("a", hold.fence)
@@ -87,7 +87,7 @@ async def test_a_lost_hold_is_not_made_again_by_its_renewal(world: World) -> Non
 
 
 @case()
-async def test_leaving_the_body_after_a_loss_raises_unless_the_body_did(world: World) -> None:
+async def test_leaving_the_body_after_a_loss_raises_unless_the_body_raised(world: World) -> None:
     client, other = world.client(), world.client()
     with raises(HoldLost, "'a'"):
         async with client.lock("a", lease=0.2, on_lost=_flag(world)) as hold:
@@ -102,7 +102,7 @@ async def test_leaving_the_body_after_a_loss_raises_unless_the_body_did(world: W
 
 
 @case()
-async def test_a_loss_found_only_at_the_release_is_told_by_it(world: World) -> None:
+async def test_a_loss_detected_only_at_the_release_is_raised_by_it(world: World) -> None:
     client, other = world.client(), world.client()
     with raises(HoldLost, "'a'"):
         async with client.lock("a") as hold:
@@ -111,7 +111,7 @@ async def test_a_loss_found_only_at_the_release_is_told_by_it(world: World) -> N
 
 
 @case()
-async def test_belief_ends_with_the_lease_without_any_help(world: World) -> None:
+async def test_a_hold_ends_with_its_lease_when_no_renewal_gets_through(world: World) -> None:
     async def silent(verb: str, moment: str) -> None:
         if verb == "renew":
             raise BackendError("the network is gone")
@@ -128,7 +128,7 @@ async def test_belief_ends_with_the_lease_without_any_help(world: World) -> None
 
 
 @case()
-async def test_a_hold_is_uncertain_from_a_renewal_that_fails_to_one_that_succeeds(
+async def test_a_hold_is_uncertain_from_a_failed_renewal_to_the_next_successful_one(
     world: World,
 ) -> None:
     away = True
@@ -155,7 +155,7 @@ async def test_a_hold_is_uncertain_from_a_renewal_that_fails_to_one_that_succeed
 
 
 @case(only="asyncio")
-async def test_the_body_of_a_lost_hold_is_cancelled_and_the_error_is_hold_lost(
+async def test_the_body_of_a_lost_hold_is_cancelled_and_raises_hold_lost(
     world: World,
 ) -> None:
     client, other = world.client(lease=SHORT), world.client()
@@ -184,7 +184,7 @@ async def test_the_body_of_a_lost_hold_is_cancelled_and_the_error_is_hold_lost(
 
 
 @case(only="asyncio")
-async def test_a_body_that_swallows_our_cancellation_still_ends_in_hold_lost(
+async def test_a_body_that_swallows_the_cancellation_still_raises_hold_lost(
     world: World,
 ) -> None:
     client, other = world.client(lease=SHORT), world.client()
@@ -198,7 +198,7 @@ async def test_a_body_that_swallows_our_cancellation_still_ends_in_hold_lost(
 
 
 @case(only="asyncio")
-async def test_with_flag_the_body_goes_on_and_the_loss_is_told_at_its_end(world: World) -> None:
+async def test_with_flag_the_body_continues_and_the_loss_is_raised_at_its_end(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     with raises(HoldLost):
         async with client.lock("a", on_lost="flag") as hold:
@@ -210,7 +210,7 @@ async def test_with_flag_the_body_goes_on_and_the_loss_is_told_at_its_end(world:
 
 
 @case(only="asyncio")
-async def test_a_foreign_cancellation_passes_and_releases(world: World) -> None:
+async def test_a_cancellation_from_outside_propagates_and_releases_the_lock(world: World) -> None:
     client, other = world.client(), world.client()
     entered = world.event()
 
@@ -227,7 +227,7 @@ async def test_a_foreign_cancellation_passes_and_releases(world: World) -> None:
 
 
 @case(only="asyncio")
-async def test_a_foreign_cancellation_wins_over_that_of_a_loss(world: World) -> None:
+async def test_a_cancellation_from_outside_wins_over_that_of_a_loss(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     entered = world.event()
     fences: list[int] = []

@@ -15,7 +15,7 @@ from lockfast import AcquireTimeout, ConfigurationError, NotHeld, WouldDeadlock,
 
 
 @case()
-async def test_all_names_are_taken_or_none(world: World) -> None:
+async def test_a_multi_lock_takes_all_names_or_none(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await other.lock("b", label="nightly").acquire()
     multi = client.multi_lock("a", "b", "c")
@@ -35,7 +35,9 @@ async def test_all_names_are_taken_or_none(world: World) -> None:
 
 
 @case()
-async def test_each_name_is_taken_once_in_one_order_and_has_its_fence(world: World) -> None:
+async def test_a_multi_lock_takes_each_name_once_in_sorted_order_with_its_own_fence(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     multi = client.multi_lock("c", "a", "b", "a", client.lock("c"))
     assert multi.names == ["a", "b", "c"]
@@ -51,20 +53,20 @@ async def test_each_name_is_taken_once_in_one_order_and_has_its_fence(world: Wor
 
 
 @case()
-async def test_one_request_takes_all_and_one_gives_them_back(world: World) -> None:
+async def test_one_request_takes_all_names_and_one_releases_them(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)
     for _ in range(2):
         traffic.verbs.clear()
         async with client.multi_lock("b", "a", "c") as hold:
             assert traffic.verbs == ["claim_batch"]
-            assert hold.is_held and await hold.remaining() > client.most(30) * 2 / 3
+            assert hold.is_held and await hold.remaining() > client.longest_validity(30) * 2 / 3
             await hold.check()
         assert traffic.verbs == ["claim_batch", "release_batch"]
 
 
 @case()
-async def test_a_great_many_names_are_taken_in_few_requests(world: World) -> None:
+async def test_a_large_number_of_names_is_taken_in_few_requests(world: World) -> None:
     traffic = Traffic()
     client, other = world.client(hook=traffic), world.client()
     names = [f"n{number:03}" for number in range(150)]
@@ -81,7 +83,7 @@ async def test_a_great_many_names_are_taken_in_few_requests(world: World) -> Non
 
 
 @case()
-async def test_many_callers_in_different_orders_never_wait_for_each_other(world: World) -> None:
+async def test_multi_locks_with_names_in_different_orders_never_deadlock(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     inside: dict[str, int] = {}
     rounds = [0]
@@ -110,7 +112,9 @@ async def test_many_callers_in_different_orders_never_wait_for_each_other(world:
 
 
 @case()
-async def test_who_waits_for_one_name_holds_those_before_it_and_none_behind(world: World) -> None:
+async def test_a_waiting_multi_lock_holds_the_names_before_the_busy_one_and_none_after_it(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     blocker = await other.lock("b").acquire()
     waiter = world.spawn(client.multi_lock("c", "b", "a", timeout=SOON).acquire)
@@ -130,7 +134,9 @@ async def test_who_waits_for_one_name_holds_those_before_it_and_none_behind(worl
 
 
 @case()
-async def test_a_time_out_gives_all_back_to_those_who_wait(world: World) -> None:
+async def test_a_multi_lock_that_times_out_releases_all_names_to_other_waiters(
+    world: World,
+) -> None:
     client, other, third = world.client(), world.client(), world.client()
     blocker = await other.lock("c").acquire()
 
@@ -151,7 +157,7 @@ async def test_a_time_out_gives_all_back_to_those_who_wait(world: World) -> None
 
 
 @case()
-async def test_names_that_this_owner_has_already_are_entered_again(world: World) -> None:
+async def test_a_multi_lock_re_enters_the_names_its_owner_already_holds(world: World) -> None:
     traffic = Traffic()
     client, other = world.client(hook=traffic), world.client()
     async with client.lock("b") as outer:
@@ -170,7 +176,7 @@ async def test_names_that_this_owner_has_already_are_entered_again(world: World)
 
 
 @case()
-async def test_another_thread_or_task_is_another_owner_of_all(world: World) -> None:
+async def test_another_thread_or_task_is_another_owner_of_a_multi_lock(world: World) -> None:
     client = world.client()
     multi = client.multi_lock("a", "b")
 
@@ -188,7 +194,7 @@ async def test_another_thread_or_task_is_another_owner_of_all(world: World) -> N
 
 
 @case()
-async def test_one_multi_lock_object_serves_many_and_mixes_nobody_up(world: World) -> None:
+async def test_one_multi_lock_object_keeps_its_owners_apart(world: World) -> None:
     client = world.client()
     multi = client.multi_lock("a", "b", timeout=60)
     together = client.multi_lock(client.rwlock("r").read(), timeout=60)
@@ -219,7 +225,7 @@ async def test_locks_of_several_clients_and_namespaces_are_taken_together(world:
         assert hold.names == ["a", "a", "b"] and hold.is_held
         assert await other.names() == ["a"] and await there.names() == ["a", "b"]
         (holder,) = (await there.inspect("a")).holders
-        assert holder.remaining > min(client.most(50), 31), "it keeps its own terms"
+        assert holder.remaining > min(client.longest_validity(50), 31), "it keeps its own terms"
     assert not await other.names() and not await there.names()
     blocker = await there.lock("b").acquire()
     assert await multi.try_acquire() is None
@@ -249,7 +255,9 @@ async def test_locks_of_several_stores_are_taken_together(world: World) -> None:
 
 
 @case()
-async def test_halves_of_a_read_write_lock_can_be_among_them(world: World) -> None:
+async def test_a_multi_lock_can_include_the_read_or_write_half_of_a_read_write_lock(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     rw, theirs = client.rwlock("r"), other.rwlock("r")
     async with client.multi_lock("a", rw.read()):
@@ -278,7 +286,9 @@ async def test_halves_of_a_read_write_lock_can_be_among_them(world: World) -> No
 
 
 @case(needs="semaphore")
-async def test_a_name_of_another_kind_is_told_and_the_others_are_given_back(world: World) -> None:
+async def test_a_multi_lock_reports_a_name_of_another_kind_and_releases_the_others(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     async with other.semaphore("b", 3):
         for timeout in (0, SOON):
@@ -288,7 +298,7 @@ async def test_a_name_of_another_kind_is_told_and_the_others_are_given_back(worl
 
 
 @case(needs="semaphore")
-async def test_what_cannot_be_among_them_is_refused_before_any_request(world: World) -> None:
+async def test_invalid_multi_lock_arguments_are_refused_before_any_request(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)
     wrong: list[Any] = [None, 7, b"a", "", "a\0", ["a"], client.semaphore("b", 2).raw, object()]
@@ -309,7 +319,9 @@ async def test_what_cannot_be_among_them_is_refused_before_any_request(world: Wo
 
 
 @case()
-async def test_all_names_are_renewed_together_or_by_hand(world: World) -> None:
+async def test_all_names_of_a_multi_lock_are_renewed_by_the_keeper_or_by_renew(
+    world: World,
+) -> None:
     client, other = world.client(lease=0.9), world.client()
     kept = await client.multi_lock("a", "b").acquire()
     given = await client.multi_lock("c", "d", lease=0.9).acquire()
@@ -318,7 +330,10 @@ async def test_all_names_are_renewed_together_or_by_hand(world: World) -> None:
     for hold in (kept, given):
         assert hold.is_held and not hold.lost and not await hold.wait_lost(0)
         await hold.check()
-    assert await given.remaining() > client.most(60) / 2 and 0.9 >= await kept.remaining() > 0
+    assert (
+        await given.remaining() > client.longest_validity(60) / 2
+        and 0.9 >= await kept.remaining() > 0
+    )
     for name in "abcd":
         assert await other.lock(name).try_acquire() is None
     await given.release()
@@ -327,7 +342,7 @@ async def test_all_names_are_renewed_together_or_by_hand(world: World) -> None:
 
 
 @case()
-async def test_an_exception_of_the_body_passes_and_all_are_free(world: World) -> None:
+async def test_an_exception_of_the_body_propagates_and_releases_all_names(world: World) -> None:
     client, other = world.client(), world.client()
     with raises(ZeroDivisionError) as caught:
         async with client.multi_lock("a", "b"), client.multi_lock("b", "c"):
@@ -342,10 +357,10 @@ async def test_an_exception_of_the_body_passes_and_all_are_free(world: World) ->
 
 
 @case(processes=True)
-async def test_processes_exclude_each_other_from_all_names(world: World) -> None:
+async def test_multi_locks_of_different_processes_exclude_each_other(world: World) -> None:
     client, child = world.client(), world.child()
     fences = await world.blocking(
-        partial(child.ask, "acquire_all", names=["c", "a", "b"], lease=1.5, renew=True)
+        partial(child.call, "acquire_all", names=["c", "a", "b"], lease=1.5, renew=True)
     )
     assert sorted(fences) == ["a", "b", "c"]
     assert await client.multi_lock("b", "x").try_acquire() is None
@@ -356,7 +371,9 @@ async def test_processes_exclude_each_other_from_all_names(world: World) -> None
 
 
 @case(needs="arrival order")
-async def test_a_single_lock_and_a_multi_lock_take_turns_in_one_queue(world: World) -> None:
+async def test_a_lock_and_a_multi_lock_are_served_from_one_queue_in_arrival_order(
+    world: World,
+) -> None:
     client, other, third = world.client(), world.client(), world.client()
     blocker = await other.lock("b").acquire()
     served: list[str] = []

@@ -48,7 +48,9 @@ class Visitors:
 
 
 @case()
-async def test_many_read_at_once_and_a_writer_is_alone(world: World) -> None:
+async def test_several_readers_hold_the_lock_at_once_and_a_writer_holds_it_alone(
+    world: World,
+) -> None:
     clients = [world.client() for _ in range(3)]
     other = world.client()
     holds = [await client.rwlock("a").read().acquire(timeout=0) for client in clients]
@@ -128,7 +130,7 @@ async def test_a_waiting_writer_is_not_overtaken_by_readers_that_come_later(worl
 
 
 @case()
-async def test_a_writer_gets_its_turn_in_a_stream_of_readers_that_never_ends(
+async def test_a_writer_is_served_in_an_endless_stream_of_readers(
     world: World,
 ) -> None:
     clients = [world.client() for _ in range(2)]
@@ -183,7 +185,7 @@ async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
 
 
 @case()
-async def test_an_unfair_reader_goes_past_a_writer_that_waits(world: World) -> None:
+async def test_an_unfair_reader_overtakes_a_waiting_writer(world: World) -> None:
     client, other = world.client(), world.client()
     visitors = Visitors(world, client)
     reading = await other.rwlock("a").read().acquire()
@@ -202,7 +204,9 @@ async def test_an_unfair_reader_goes_past_a_writer_that_waits(world: World) -> N
 
 
 @case()
-async def test_an_unfair_writer_stops_no_reader_and_gets_it_when_it_is_free(world: World) -> None:
+async def test_an_unfair_writer_does_not_block_readers_and_is_served_when_the_lock_is_free(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     visitors = Visitors(world, client, fair=False)
     reading = await other.rwlock("a").read().acquire()
@@ -218,7 +222,9 @@ async def test_an_unfair_writer_stops_no_reader_and_gets_it_when_it_is_free(worl
 
 
 @case()
-async def test_reading_and_writing_can_be_entered_again_at_no_cost(world: World) -> None:
+async def test_both_halves_of_a_read_write_lock_are_re_entered_without_a_request(
+    world: World,
+) -> None:
     traffic = Traffic()
     client, other = world.client(hook=traffic), world.client()
     rw = client.rwlock("a")
@@ -234,7 +240,9 @@ async def test_reading_and_writing_can_be_entered_again_at_no_cost(world: World)
 
 
 @case()
-async def test_a_reader_that_asks_to_write_is_told_at_once_and_still_reads(world: World) -> None:
+async def test_a_reader_that_asks_to_write_gets_would_deadlock_at_once_and_keeps_reading(
+    world: World,
+) -> None:
     traffic = Traffic()
     client, other = world.client(hook=traffic), world.client()
     rw = client.rwlock("a")
@@ -263,7 +271,7 @@ async def test_a_reader_that_asks_to_write_is_told_at_once_and_still_reads(world
 
 
 @case()
-async def test_each_half_knows_whether_it_is_held_and_by_whom(world: World) -> None:
+async def test_is_held_of_each_half_is_true_only_for_its_owner(world: World) -> None:
     client = world.client()
     rw = client.rwlock("a")
 
@@ -319,7 +327,7 @@ async def test_a_half_that_is_not_held_cannot_be_released(world: World) -> None:
 
 
 @case(needs="semaphore")
-async def test_a_name_is_a_lock_or_a_semaphore_or_a_read_write_lock(world: World) -> None:
+async def test_a_name_in_use_as_one_primitive_is_refused_for_another(world: World) -> None:
     clients = world.client(), world.client()
     kinds: dict[str, list[Any]] = {
         "a lock": [client.lock("a") for client in clients],
@@ -339,7 +347,9 @@ async def test_a_name_is_a_lock_or_a_semaphore_or_a_read_write_lock(world: World
 
 
 @case()
-async def test_the_loss_of_a_writer_is_told_and_both_halves_refuse_re_entry(world: World) -> None:
+async def test_the_loss_of_a_writer_is_reported_and_both_halves_refuse_re_entry(
+    world: World,
+) -> None:
     client, other = world.client(lease=0.6), world.client()
     told: list[object] = []
     rw = client.rwlock("a", on_lost=told.append)

@@ -19,7 +19,7 @@ BAD: tuple[Any, ...] = (0, -1, True, False, 1.0, 1.5, "2", None, 2**31 - 1)
 
 
 @case()
-async def test_never_more_than_there_are_under_load(world: World) -> None:
+async def test_a_semaphore_never_admits_more_than_its_permits_under_load(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     inside: list[int] = []
     fences: list[int] = []
@@ -49,7 +49,7 @@ async def test_never_more_than_there_are_under_load(world: World) -> None:
 
 
 @case()
-async def test_one_semaphore_object_serves_many_and_mixes_nobody_up(world: World) -> None:
+async def test_one_semaphore_object_keeps_its_owners_apart(world: World) -> None:
     semaphore = world.client().semaphore("a", 2, timeout=60)
     inside: list[int] = []
 
@@ -68,7 +68,7 @@ async def test_one_semaphore_object_serves_many_and_mixes_nobody_up(world: World
 
 
 @case()
-async def test_who_asks_twice_takes_two(world: World) -> None:
+async def test_an_owner_that_acquires_twice_takes_two_permits(world: World) -> None:
     client, other = world.client(), world.client()
     semaphore = client.semaphore("a", 2)
     async with semaphore as outer:
@@ -85,7 +85,7 @@ async def test_who_asks_twice_takes_two(world: World) -> None:
 
 
 @case()
-async def test_a_hold_of_several_permits_is_given_back_whole_and_once(world: World) -> None:
+async def test_a_hold_of_several_permits_is_released_whole_and_once(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.semaphore("a", 3).acquire(2)
     (holder,) = (await other.inspect("a")).holders
@@ -100,7 +100,7 @@ async def test_a_hold_of_several_permits_is_given_back_whole_and_once(world: Wor
 
 
 @case()
-async def test_who_wants_two_waits_for_two_and_is_not_overtaken_by_who_wants_one(
+async def test_a_waiter_for_two_permits_is_not_overtaken_by_a_claim_for_one(
     world: World,
 ) -> None:
     clients = [world.client() for _ in range(3)]
@@ -127,7 +127,7 @@ async def test_who_wants_two_waits_for_two_and_is_not_overtaken_by_who_wants_one
 
 
 @case()
-async def test_an_unfair_one_takes_what_is_free_although_another_waits_for_more(
+async def test_an_unfair_claim_takes_a_free_permit_although_another_waiter_needs_more(
     world: World,
 ) -> None:
     client, other = world.client(), world.client()
@@ -146,7 +146,9 @@ async def test_an_unfair_one_takes_what_is_free_although_another_waits_for_more(
 
 
 @case()
-async def test_whoever_fits_is_served_in_one_step_and_in_arrival_order(world: World) -> None:
+async def test_a_release_serves_every_waiter_that_fits_in_one_step_and_in_arrival_order(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     hold = await client.semaphore("a", 3).acquire(3)
     served: list[int] = []
@@ -172,7 +174,9 @@ async def test_whoever_fits_is_served_in_one_step_and_in_arrival_order(world: Wo
 
 
 @case()
-async def test_who_gives_up_waiting_for_several_does_not_stop_those_behind(world: World) -> None:
+async def test_a_waiter_for_several_permits_that_times_out_does_not_block_the_queue(
+    world: World,
+) -> None:
     client, other, third = world.client(), world.client(), world.client()
     hold = await client.semaphore("a", 2, label="nightly").acquire()
 
@@ -193,7 +197,7 @@ async def test_who_gives_up_waiting_for_several_does_not_stop_those_behind(world
 
 
 @case()
-async def test_permits_are_renewed_and_end_with_their_own_lease(world: World) -> None:
+async def test_semaphore_permits_are_renewed_and_end_with_their_own_lease(world: World) -> None:
     client, other = world.client(lease=0.9), world.client()
     kept = await client.semaphore("a", 2).acquire()
     brief = await client.semaphore("a", 2, lease=0.5).acquire()
@@ -209,7 +213,7 @@ async def test_permits_are_renewed_and_end_with_their_own_lease(world: World) ->
 
 
 @case()
-async def test_the_loss_of_one_permit_is_told_to_its_holder_alone(world: World) -> None:
+async def test_the_loss_of_one_permit_is_reported_to_its_holder_only(world: World) -> None:
     client, other = world.client(lease=0.6), world.client()
     told: list[object] = []
     semaphore = client.semaphore("a", 2, on_lost=told.append)
@@ -226,21 +230,21 @@ async def test_the_loss_of_one_permit_is_told_to_its_holder_alone(world: World) 
 
 
 @case(processes=True)
-async def test_the_permits_of_a_killed_process_come_back(world: World) -> None:
+async def test_the_permits_of_a_killed_process_become_free(world: World) -> None:
     client, child = world.client(), world.child()
     terms = {"name": "a", "of": 3, "lease": 1.5, "renew": True}
-    await world.blocking(partial(child.ask, "take", permits=2, **terms))
+    await world.blocking(partial(child.call, "take", permits=2, **terms))
     mine = await client.semaphore("a", 3).acquire(timeout=0)
     assert await client.semaphore("a", 3).available() == 0
     with raises(Refused, "AcquireTimeout"):
-        await world.blocking(partial(child.ask, "take", timeout=0, **terms))
+        await world.blocking(partial(child.call, "take", timeout=0, **terms))
     child.kill()
     theirs = await client.semaphore("a", 3, timeout=SOON).acquire(2)
     assert mine.is_held and theirs.fence > mine.fence
 
 
 @case()
-async def test_another_size_is_an_error_that_shows_both(world: World) -> None:
+async def test_a_semaphore_of_another_size_is_refused_with_both_sizes(world: World) -> None:
     client, other = world.client(), world.client()
     async with client.semaphore("a", 3):
         for timeout in (0, SOON):
@@ -254,7 +258,7 @@ async def test_another_size_is_an_error_that_shows_both(world: World) -> None:
 
 
 @case()
-async def test_more_permits_serve_those_who_wait_at_once(world: World) -> None:
+async def test_growing_a_semaphore_serves_its_waiters_at_once(world: World) -> None:
     client, other = world.client(), world.client()
     semaphore = client.semaphore("a", 1)
     hold = await semaphore.acquire()
@@ -271,7 +275,7 @@ async def test_more_permits_serve_those_who_wait_at_once(world: World) -> None:
 
 
 @case()
-async def test_with_fewer_permits_holders_go_on_and_nobody_comes_before_there_is_room(
+async def test_shrinking_a_semaphore_keeps_its_holders_and_admits_nobody_until_there_is_room(
     world: World,
 ) -> None:
     client, other = world.client(lease=0.9), world.client()
@@ -296,7 +300,9 @@ async def test_with_fewer_permits_holders_go_on_and_nobody_comes_before_there_is
 
 
 @case()
-async def test_who_waits_for_more_than_there_will_ever_be_is_told(world: World) -> None:
+async def test_a_waiter_for_more_permits_than_are_left_after_a_resize_gets_an_error(
+    world: World,
+) -> None:
     client, other, third = world.client(), world.client(), world.client()
     semaphore = client.semaphore("a", 4)
     hold = await semaphore.acquire(2)
@@ -317,7 +323,7 @@ async def test_who_waits_for_more_than_there_will_ever_be_is_told(world: World) 
 
 
 @case()
-async def test_what_is_no_semaphore_cannot_be_resized(world: World) -> None:
+async def test_a_name_in_use_as_another_primitive_cannot_be_resized(world: World) -> None:
     client, other = world.client(), world.client()
     semaphore = client.semaphore("a", 4)
     async with other.rwlock("a").read():
@@ -335,7 +341,7 @@ async def test_what_is_no_semaphore_cannot_be_resized(world: World) -> None:
 
 
 @case()
-async def test_what_is_free_and_what_is_used_can_be_asked(world: World) -> None:
+async def test_in_use_and_available_count_the_permits_of_all_clients(world: World) -> None:
     client, other = world.client(), world.client()
     semaphore, theirs = client.semaphore("a", 5), other.semaphore("a", 5)
     assert semaphore.name == "a" and semaphore.permits == 5
@@ -348,7 +354,7 @@ async def test_what_is_free_and_what_is_used_can_be_asked(world: World) -> None:
 
 
 @case()
-async def test_a_number_of_permits_that_cannot_be_meant_is_refused_before_any_request(
+async def test_an_invalid_number_of_permits_is_refused_before_any_request(
     world: World,
 ) -> None:
     traffic = Traffic()
@@ -369,7 +375,7 @@ async def test_a_number_of_permits_that_cannot_be_meant_is_refused_before_any_re
 
 
 @case()
-async def test_a_hold_of_several_permits_can_be_handed_over(world: World) -> None:
+async def test_a_hold_of_several_permits_can_be_detached_and_attached(world: World) -> None:
     client, taker = world.client(), world.client()
     text = await (await client.semaphore("a", 3).acquire(2)).detach()
     await client.close()
@@ -381,7 +387,9 @@ async def test_a_hold_of_several_permits_can_be_handed_over(world: World) -> Non
 
 
 @case()
-async def test_an_interruption_at_any_step_leaves_no_permit_taken(world: World) -> None:
+async def test_an_interruption_at_any_step_of_a_semaphore_leaves_no_permit_in_use(
+    world: World,
+) -> None:
     client, other = world.client(hook=world.step), world.client()
     hold = await other.semaphore("b", 2).acquire()
 

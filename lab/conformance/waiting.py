@@ -35,7 +35,7 @@ async def test_waiters_of_several_clients_are_served_in_arrival_order(world: Wor
 
 
 @case()
-async def test_a_newcomer_does_not_overtake_those_who_wait(world: World) -> None:
+async def test_a_newcomer_does_not_overtake_a_waiter(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a").acquire()
     served = world.event()
@@ -56,7 +56,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait(world: World) -> None
 
 
 @case()
-async def test_with_fair_false_all_are_served_in_some_order(world: World) -> None:
+async def test_unfair_waiters_are_all_served_in_some_order(world: World) -> None:
     clients = [world.client() for _ in range(2)]
     hold = await clients[0].lock("a").acquire()
     served: list[int] = []
@@ -117,7 +117,7 @@ async def test_a_hand_over_needs_neither_a_refresh_nor_another_claim(world: Worl
 
 
 @case()
-async def test_hand_overs_go_on_between_clients_without_waiting_for_a_refresh(
+async def test_hand_overs_between_several_clients_do_not_wait_for_a_refresh(
     world: World,
 ) -> None:
     clients = [world.client() for _ in range(3)]
@@ -136,7 +136,7 @@ async def test_hand_overs_go_on_between_clients_without_waiting_for_a_refresh(
 
 
 @case()
-async def test_the_timeout_is_total_and_names_the_holder(world: World) -> None:
+async def test_a_timeout_covers_the_whole_wait_and_its_error_names_the_holder(world: World) -> None:
     holder, client = world.client(), world.client()
     await holder.lock("a", label="nightly").acquire()
     for verb in ("acquire", "try_acquire"):
@@ -160,7 +160,7 @@ async def test_the_timeout_is_total_and_names_the_holder(world: World) -> None:
 
 
 @case()
-async def test_who_gave_up_does_not_stop_those_behind(world: World) -> None:
+async def test_a_waiter_that_times_out_does_not_block_those_behind_it(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     hold = await clients[0].lock("a").acquire()
 
@@ -182,7 +182,7 @@ async def test_who_gave_up_does_not_stop_those_behind(world: World) -> None:
 
 
 @case()
-async def test_a_waiter_gets_what_ends_by_itself(world: World) -> None:
+async def test_a_waiter_gets_a_lock_whose_lease_ends(world: World) -> None:
     holder, client = world.client(), world.client()
     hold = await holder.lock("a", lease=0.3).acquire()
     began = time.monotonic()
@@ -191,7 +191,7 @@ async def test_a_waiter_gets_what_ends_by_itself(world: World) -> None:
 
 
 @case()
-async def test_a_waiter_gets_what_an_operator_breaks(world: World) -> None:
+async def test_a_waiter_gets_a_lock_whose_hold_an_operator_breaks(world: World) -> None:
     holder, client, operator = (world.client() for _ in range(3))
     hold = await holder.lock("a").acquire()
 
@@ -206,7 +206,7 @@ async def test_a_waiter_gets_what_an_operator_breaks(world: World) -> None:
 
 
 @case()
-async def test_a_hold_that_was_waited_for_is_renewed_like_any_other(world: World) -> None:
+async def test_a_hold_granted_after_a_wait_is_renewed_like_any_other(world: World) -> None:
     holder, client = world.client(), world.client(lease=0.9)
     hold = await holder.lock("a").acquire()
 
@@ -240,7 +240,7 @@ async def test_a_cancelled_waiter_leaves_the_queue(world: World) -> None:
 
 
 @case(only="asyncio")
-async def test_a_cancellation_that_crosses_the_grant_leaves_nothing(world: World) -> None:
+async def test_a_cancellation_that_crosses_the_grant_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(), world.client()
     for turn in range(12):
         hold = await other.lock("a").acquire(timeout=SOON)
@@ -261,7 +261,7 @@ async def test_a_cancellation_that_crosses_the_grant_leaves_nothing(world: World
 
 
 @case()
-async def test_an_interruption_at_any_step_of_acquiring_leaves_nothing(world: World) -> None:
+async def test_an_interruption_at_any_step_of_acquiring_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(hook=world.step), world.client()
     for step in itertools.count():
 
@@ -277,7 +277,7 @@ async def test_an_interruption_at_any_step_of_acquiring_leaves_nothing(world: Wo
 
 
 @case()
-async def test_an_interruption_at_any_step_of_waiting_leaves_nothing(world: World) -> None:
+async def test_an_interruption_at_any_step_of_waiting_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(hook=world.step), world.client()
     hold = await other.lock("a").acquire()
     for step in itertools.count():
@@ -294,7 +294,7 @@ async def test_an_interruption_at_any_step_of_waiting_leaves_nothing(world: Worl
 
 
 @case()
-async def test_an_interruption_at_any_step_of_releasing_leaves_nothing(world: World) -> None:
+async def test_an_interruption_at_any_step_of_releasing_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(hook=world.step), world.client()
     for step in itertools.count():
         hold = await client.lock("a").acquire(timeout=0)
@@ -307,7 +307,7 @@ async def test_an_interruption_at_any_step_of_releasing_leaves_nothing(world: Wo
 
 
 @case()
-async def test_an_interruption_of_who_waits_passes_the_turn_on(world: World) -> None:
+async def test_an_interrupted_waiter_passes_its_grant_to_the_next(world: World) -> None:
     client, other = world.client(hook=world.step), world.client()
     for step in range(8):
         hold = await other.lock("a").acquire(timeout=SOON)

@@ -1,8 +1,8 @@
-"""The two worlds that a case runs in: threads, and asyncio. A case is written once over `World`.
+"""The two environments of a case: threads and asyncio. A case is written once, over `World`.
 
-In the blocking world every verb blocks and nothing suspends; `spawn` makes a thread. In asyncio the
-same verbs are awaited; `spawn` makes a task. When a case has passed, its world makes sure that it
-left nothing behind: no hold, no place in a queue, no keeper.
+In `BlockingWorld` every method blocks and nothing suspends; `spawn` starts a thread. In
+`AsyncioWorld` methods are awaited; `spawn` starts a task. When a case has passed, its world checks
+that it left nothing behind: no hold, no waiter, no keeper.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from lab.conformance.adapters import AnyClient, AroundStore, Hook
+from lab.conformance.adapters import AnyClient, HookedStore, Hook
 from lab.conformance.children import Child
 from lab.conformance.concurrency import (
     SOON,
     AnyTask,
     Event,
-    TaskEvent,
-    TaskTask,
+    AsyncioEvent,
+    AsyncioTask,
     ThreadEvent,
     ThreadTask,
     Work,
@@ -38,7 +38,7 @@ LEASE = 30.0
 
 
 class World(ABC):
-    """One store, one face, and whatever a case makes in it."""
+    """One store, one API, and the clients, tasks and children that a case creates."""
 
     api: ClassVar[str]
 
@@ -53,65 +53,67 @@ class World(ABC):
     def client(
         self, *, lease: float = LEASE, namespace: str = "default", hook: Hook | None = None
     ) -> AnyClient:
-        """A new client of the store. ``hook`` is told of every verb that it sends."""
+        """A new client of the store. ``hook`` is called before and after every verb that it sends."""
         if hook is None:
             raw = self._connect(lease, namespace)
         else:
-            raw = self._on(AroundStore(open_store(self.url), hook), lease, namespace)
+            raw = self._on(HookedStore(open_store(self.url), hook), lease, namespace)
         client = AnyClient(raw)
         self._clients.append(client)
         self._namespaces.add(namespace)
         return client
 
     def child(self) -> Child:
-        """A client in another process, of this face and on this store."""
+        """A client in another process, of this API and on this store."""
         child = Child(self.api, self.url)
         self._children.append(child)
         return child
 
     def spawn(self, work: Work, *args: Any) -> AnyTask:
-        """Run it beside us, as another owner."""
+        """Run ``work`` concurrently, as another owner."""
         task = self._spawn(functools.partial(work, *args))
         self._tasks.append(task)
         return task
 
-    async def until(self, what: Callable[[], Any], within: float = SOON) -> Any:
-        """Wait until ``what()`` (which may be async) is true; its value."""
+    async def until(self, predicate: Callable[[], Any], within: float = SOON) -> Any:
+        """Wait until ``predicate()``, which may be async, is true; return its value."""
         ends = time.monotonic() + within
         while True:
-            value = what()
+            value = predicate()
             if isinstance(value, Awaitable):
                 value = await value
             if value:
                 return value
-            assert time.monotonic() < ends, f"not within {within} s: {what}"
+            assert time.monotonic() < ends, f"not true within {within} s: {predicate}"
             await self.sleep(0.01)
 
     async def until_waiting(self, client: AnyClient, name: str, count: int) -> None:
-        """Wait until so many stand in the queue."""
+        """Wait until the queue of a name has this number of waiters."""
 
-        async def enough() -> bool:
+        async def has_count() -> bool:
             return len((await client.inspect(name)).waiters) == count
 
-        await self.until(enough)
+        await self.until(has_count)
 
     def run(self, body: Callable[[World], Coroutine[Any, Any, None]], *, tidy: bool) -> None:
-        """Run a case from beginning to end."""
-        self.start(functools.partial(self._whole, body, tidy))
+        """Run a case, then clean up; a ``tidy`` case must have left nothing behind."""
+        self.start(functools.partial(self._run_and_clean_up, body, tidy))
 
-    async def _whole(self, body: Callable[[World], Coroutine[Any, Any, None]], tidy: bool) -> None:
+    async def _run_and_clean_up(
+        self, body: Callable[[World], Coroutine[Any, Any, None]], tidy: bool
+    ) -> None:
         try:
             await body(self)
-            assert all(task.done for task in self._tasks), "a task of the case was forgotten"
+            assert all(task.done for task in self._tasks), "a task of the case is still running"
         finally:
             for child in self._children:
-                child.end()
+                child.dispose()
             for client in self._clients:
                 await client.close()
         if tidy:
-            await self._left_nothing()
+            await self._check_nothing_left()
 
-    async def _left_nothing(self) -> None:
+    async def _check_nothing_left(self) -> None:
         await self.until(lambda: len(_keepers()) <= self._keepers, within=5)
         for namespace in sorted(self._namespaces):
             client = AnyClient(self._connect(LEASE, namespace))
@@ -119,7 +121,7 @@ class World(ABC):
             await client.close()
             assert not left, f"left behind in the store: {left}"
 
-    # What the colours differ in.
+    # The differences between the two APIs.
 
     @abstractmethod
     def start(self, work: Work) -> None: ...
@@ -128,7 +130,7 @@ class World(ABC):
     def _connect(self, lease: float, namespace: str) -> sync.Client | aio.Client: ...
 
     @abstractmethod
-    def _on(self, store: AroundStore, lease: float, namespace: str) -> sync.Client | aio.Client: ...
+    def _on(self, store: HookedStore, lease: float, namespace: str) -> sync.Client | aio.Client: ...
 
     @abstractmethod
     def _spawn(self, work: Work) -> AnyTask: ...
@@ -141,20 +143,20 @@ class World(ABC):
 
     @abstractmethod
     async def blocking(self, work: Callable[[], T]) -> T:
-        """Do something that blocks, and is no part of lockfast."""
+        """Call a blocking function that is not part of lockfast."""
 
     @abstractmethod
-    async def call(self, answer: Any) -> Any:
-        """What a function gave that was decorated by either colour."""
+    async def result(self, returned: Any) -> Any:
+        """The result of a decorated function, sync or async, from what its call returned."""
 
     @abstractmethod
     async def step(self, verb: str, moment: str) -> None:
-        """A hook that makes every verb a place where `interrupted` can strike."""
+        """A hook that lets `interrupted` strike before and after every verb."""
 
     @abstractmethod
     async def interrupted(self, step: int, work: Work) -> bool:
-        """Run ``work`` and strike at its ``step``-th step, with what this world has for that: a
-        cancellation, or Ctrl-C. False if it came to its end before."""
+        """Run ``work`` and interrupt it at its ``step``-th step: by a cancellation in asyncio, by
+        KeyboardInterrupt in threads. Return False if it ended before that step."""
 
 
 class BlockingWorld(World):
@@ -162,7 +164,7 @@ class BlockingWorld(World):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._victim: tuple[int, int] | None = None  # which thread, and how many steps from now
+        self._victim: tuple[int, int] | None = None  # the thread, and its steps until then
 
     def start(self, work: Work) -> None:
         run(work())
@@ -170,7 +172,7 @@ class BlockingWorld(World):
     def _connect(self, lease: float, namespace: str) -> sync.Client:
         return sync.connect(self.url, lease=lease, namespace=namespace)
 
-    def _on(self, store: AroundStore, lease: float, namespace: str) -> sync.Client:
+    def _on(self, store: HookedStore, lease: float, namespace: str) -> sync.Client:
         return sync.Client.on(store, lease=lease, namespace=namespace)
 
     def _spawn(self, work: Work) -> AnyTask:
@@ -185,8 +187,8 @@ class BlockingWorld(World):
     async def blocking(self, work: Callable[[], T]) -> T:
         return work()
 
-    async def call(self, answer: Any) -> Any:
-        return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
+    async def result(self, returned: Any) -> Any:
+        return asyncio.run(returned) if asyncio.iscoroutine(returned) else returned
 
     async def step(self, verb: str, moment: str) -> None:
         if self._victim is not None and self._victim[0] == threading.get_ident():
@@ -206,7 +208,7 @@ class BlockingWorld(World):
         return False
 
 
-class TaskWorld(World):
+class AsyncioWorld(World):
     api = "asyncio"
 
     def start(self, work: Work) -> None:
@@ -215,14 +217,14 @@ class TaskWorld(World):
     def _connect(self, lease: float, namespace: str) -> aio.Client:
         return aio.connect(self.url, lease=lease, namespace=namespace)
 
-    def _on(self, store: AroundStore, lease: float, namespace: str) -> aio.Client:
+    def _on(self, store: HookedStore, lease: float, namespace: str) -> aio.Client:
         return aio.Client.on(store, lease=lease, namespace=namespace)
 
     def _spawn(self, work: Work) -> AnyTask:
-        return TaskTask(work)
+        return AsyncioTask(work)
 
     def event(self) -> Event:
-        return TaskEvent()
+        return AsyncioEvent()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -230,8 +232,8 @@ class TaskWorld(World):
     async def blocking(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
-    async def call(self, answer: Any) -> Any:
-        return await answer if asyncio.iscoroutine(answer) else answer
+    async def result(self, returned: Any) -> Any:
+        return await returned if asyncio.iscoroutine(returned) else returned
 
     async def step(self, verb: str, moment: str) -> None:
         if asyncio._get_running_loop() is not None:  # not on the keeper's thread
@@ -245,7 +247,7 @@ class TaskWorld(World):
         return task.cancelled()
 
 
-WORLDS: dict[str, type[World]] = {world.api: world for world in (BlockingWorld, TaskWorld)}
+WORLDS: dict[str, type[World]] = {world.api: world for world in (BlockingWorld, AsyncioWorld)}
 
 
 def _keepers() -> list[threading.Thread]:

@@ -1,4 +1,4 @@
-"""What a planted bug is: how to plant it, and which seeds can show it."""
+"""A planted bug: how to plant it, and which seeds can show it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 class Bug(NamedTuple):
-    """``kind`` is the kind of name that shows it: seeds about other kinds are passed over.
-    ``store`` is the simulated store that does; '': the one whose bugs it stands among."""
+    """A planted bug. ``kind`` is the kind of name that shows it; seeds without that kind are
+    skipped. ``store`` is the simulated store that shows it; '' is the default of its list."""
 
     plant: Plant
     kind: str = "lock"

@@ -1,9 +1,9 @@
-"""Planted bugs, to prove that the witness can see: each is one wrong line that others have shipped.
+"""Planted bugs, which prove that the witness detects them. Each is one wrong line that another
+library has shipped.
 
-A test runs every one of them and demands that some seed finds it. If one is no longer found, it is
-the witness or the scenario that has gone blind, not the bug that has gone away. Those that are
-written here are shown by plain locks; `primitive_bugs` and `gate_bugs` have those of everything
-else, and `lua_bugs` those of Redis.
+A test plants every bug and requires that some seed finds it. If a bug is no longer found, the
+witness or the scenario has become blind to it. The bugs in this file show with plain locks;
+`primitive_bugs` and `latch_bugs` have those of the other kinds, `lua_bugs` those of Redis.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockfast.stores import memory
 
 @contextmanager
 def deadline_counted_from_the_reply() -> Iterator[None]:
-    """A slow reply then lengthens belief beyond the lease."""
+    """A slow reply extends the validity of the hold beyond its lease."""
     honest = locks.Core.attempt
 
-    async def late(self: locks.Core, *said: Any) -> Any:
-        held = await honest(self, *said)
+    async def late(self: locks.Core, *args: Any) -> Any:
+        held = await honest(self, *args)
         if isinstance(held, ledger.Held) and held.count == 1 and held.claim.lease > 0:
             held.extend_validity(self.runtime.now(), held.claim.lease)
         return held
@@ -39,7 +39,7 @@ def deadline_counted_from_the_reply() -> Iterator[None]:
 
 @contextmanager
 def renewal_counted_from_the_reply() -> Iterator[None]:
-    """The same in the keeper."""
+    """The keeper extends validity from when the reply arrived, not from when it asked."""
     honest = keeper.Keeper._renewed
 
     def late(
@@ -53,7 +53,7 @@ def renewal_counted_from_the_reply() -> Iterator[None]:
 
 @contextmanager
 def release_without_owner_check() -> Iterator[None]:
-    """Whoever releases frees whatever is held (celery-once)."""
+    """A release ends every hold of the name, whoever holds it (celery-once)."""
 
     def release(book: Book, claim: Claim) -> bool:
         for claim_id in list(book.holds):
@@ -66,8 +66,8 @@ def release_without_owner_check() -> Iterator[None]:
 
 
 @contextmanager
-def renewal_brings_back_what_was_released() -> Iterator[None]:
-    """A renewal that sets the key again instead of extending it (Redisson's that outlived
+def renewal_brings_back_a_released_hold() -> Iterator[None]:
+    """A renewal sets the key again instead of extending it (Redisson: a renewal that outlived
     unlock)."""
     honest = law.renew
 
@@ -83,7 +83,7 @@ def renewal_brings_back_what_was_released() -> Iterator[None]:
 
 @contextmanager
 def fence_without_a_floor() -> Iterator[None]:
-    """A plain counter: it repeats after a store that forgot (INCR after a failover)."""
+    """A plain counter repeats after the store lost its data (INCR after a failover)."""
 
     def next_fence(self: memory.MemoryStore, wall: float) -> int:
         self.last_fence += 1
@@ -94,8 +94,8 @@ def fence_without_a_floor() -> Iterator[None]:
 
 
 @contextmanager
-def fence_from_the_clock_alone() -> Iterator[None]:
-    """It goes back when the store's wall clock does."""
+def fence_from_the_clock_only() -> Iterator[None]:
+    """The fence goes back when the store's wall clock does."""
 
     def next_fence(self: memory.MemoryStore, wall: float) -> int:
         self.last_fence = int(wall * 1e6)
@@ -106,34 +106,34 @@ def fence_from_the_clock_alone() -> Iterator[None]:
 
 
 @contextmanager
-def release_serves_nobody_and_places_are_not_served() -> Iterator[None]:
-    """The lost wake-up: who waits is never told, neither by a bell nor by asking again."""
+def nobody_is_served() -> Iterator[None]:
+    """Lost wake-ups: a waiter is never served, neither by a release nor when it asks again."""
     with patch.object(law, "_serve", lambda book, awake=None: None):
         yield
 
 
 @contextmanager
-def dead_waiters_are_never_buried() -> Iterator[None]:
-    """The place of a crashed waiter stands for ever (Redisson's fair lock: five minutes)."""
+def dead_waiters_are_never_removed() -> Iterator[None]:
+    """A crashed waiter stays in the queue for ever (Redisson's fair lock: five minutes)."""
     with patch.object(law, "WAITER_LEASE", 1e9):
         yield
 
 
 @contextmanager
-def late_bells_are_believed() -> Iterator[None]:
-    """A bell of a grant that is over, heard after we asked again and were told to wait."""
+def late_wakeups_are_accepted() -> Iterator[None]:
+    """A wake-up for a grant that has ended arrives after a later request was answered "wait"."""
 
-    def believed(waiting: Any, sent: float | None, grant: Granted, now: float) -> Any:
+    def accepted(waiting: Any, sent: float | None, grant: Granted, now: float) -> Any:
         by_wakeup = sent is None
         return waiting.last[0] if sent is None else sent, now, grant, by_wakeup
 
-    with patch.object(acquire, "_accepted_grant", believed):
+    with patch.object(acquire, "_accepted_grant", accepted):
         yield
 
 
 @contextmanager
-def bells_start_the_lease() -> Iterator[None]:
-    """Belief counted from when the bell was heard, not from the last request before the grant."""
+def a_wakeup_starts_the_lease() -> Iterator[None]:
+    """Validity counts from when the wake-up arrived, not from the last request before the grant."""
     honest = ledger.Held.extend_validity_from_wakeup
 
     def extend_validity(self: ledger.Held, sent: float, now: float, first_lease: float) -> None:
@@ -144,9 +144,9 @@ def bells_start_the_lease() -> Iterator[None]:
 
 
 @contextmanager
-def leaving_forgets_a_grant_that_crossed() -> Iterator[None]:
-    """A waiter that gives up just when it is served leaves a hold that nobody knows of: until its
-    lease ends, which a keeper of nobody never lets happen here."""
+def leaving_ignores_a_grant_that_crossed() -> Iterator[None]:
+    """A waiter that withdraws just when it is served leaves a hold that no client knows. The hold
+    lives for an hour here, so that its lease does not end it within the run."""
 
     def leave(book: Book, claim: Claim) -> Snapshot:
         mine = book.holds.get(claim.id)
@@ -162,10 +162,10 @@ def leaving_forgets_a_grant_that_crossed() -> Iterator[None]:
 
 
 @contextmanager
-def cancelled_waiters_stay() -> Iterator[None]:
-    """Nothing is sent on cancellation: the place, or the lock, stays until its time is over."""
+def cancelled_waiters_stay_in_the_queue() -> Iterator[None]:
+    """Cancellation sends nothing: the waiter, or the hold, stays until its lease ends."""
 
-    async def quiet(*said: object) -> None:
+    async def quiet(*args: object) -> None:
         return None
 
     with patch.object(acquire, "leave", quiet), patch.object(locks, "leave", quiet):
@@ -173,8 +173,8 @@ def cancelled_waiters_stay() -> Iterator[None]:
 
 
 @contextmanager
-def a_late_answer_revives_the_dead() -> Iterator[None]:
-    """A renewal's "ok" after our own deadline is believed."""
+def a_late_renewal_revives_a_lost_hold() -> Iterator[None]:
+    """A renewal that succeeds after our own deadline makes the hold valid again."""
 
     def renewed(
         self: keeper.Keeper, held: Any, claim: Claim, sent: float, now: float, answer: Any
@@ -191,8 +191,8 @@ def a_late_answer_revives_the_dead() -> Iterator[None]:
 
 
 @contextmanager
-def the_deadline_is_never_looked_at() -> Iterator[None]:
-    """Errors in renewal are tolerated for ever: belief without a lease."""
+def the_deadline_is_never_checked() -> Iterator[None]:
+    """Failed renewals are tolerated for ever: the hold stays valid beyond its lease."""
     honest = ledger.Held.extend_validity
 
     def extend_validity(self: ledger.Held, sent: float, lease: float) -> None:
@@ -204,8 +204,8 @@ def the_deadline_is_never_looked_at() -> Iterator[None]:
 
 
 @contextmanager
-def one_more_than_there_are() -> Iterator[None]:
-    """n + 1 of n."""
+def more_holders_than_slots() -> Iterator[None]:
+    """n + 1 holders of n slots."""
     honest = law._taken
     with patch.object(law, "_taken", lambda book: max(honest(book) - 1, 0)):
         yield
@@ -213,14 +213,14 @@ def one_more_than_there_are() -> Iterator[None]:
 
 @contextmanager
 def newcomers_overtake() -> Iterator[None]:
-    """A free slot goes to whoever asks, although others wait."""
+    """A free slot goes to a new claim, although others wait."""
     with patch.object(law, "_first", lambda book: None):
         yield
 
 
 @contextmanager
 def leases_never_end_at_the_store() -> Iterator[None]:
-    """A crashed holder holds for ever (sherlock's expire=None, the other way round)."""
+    """The hold of a crashed process never ends (sherlock's expire=None, the other way round)."""
     honest = law._grant
 
     def grant(book: Book, row: Row, lease: float) -> Granted:
@@ -233,8 +233,8 @@ def leases_never_end_at_the_store() -> Iterator[None]:
 
 
 @contextmanager
-def losses_are_told_again() -> Iterator[None]:
-    """Each look at a lost hold tells of it once more."""
+def a_loss_is_reported_twice() -> Iterator[None]:
+    """The callbacks of a lost hold are called twice, at every check of it."""
 
     def lose(self: ledger.Ledger, held: ledger.Held, cause: str) -> None:
         if held.state is ledger.State.HELD:
@@ -248,8 +248,8 @@ def losses_are_told_again() -> Iterator[None]:
 
 
 @contextmanager
-def the_keeper_dies_at_the_first_error() -> Iterator[None]:
-    """And is never started again (python-redis-lock, Redisson #2515)."""
+def the_keeper_stops_at_the_first_error() -> Iterator[None]:
+    """The keeper is never started again (python-redis-lock, Redisson #2515)."""
 
     async def renew(self: keeper.Keeper, work: list[Any]) -> None:
         sent = self.runtime.now()
@@ -277,21 +277,21 @@ BUGS: dict[str, Bug] = {
         deadline_counted_from_the_reply,
         renewal_counted_from_the_reply,
         release_without_owner_check,
-        renewal_brings_back_what_was_released,
+        renewal_brings_back_a_released_hold,
         fence_without_a_floor,
-        fence_from_the_clock_alone,
-        release_serves_nobody_and_places_are_not_served,
-        dead_waiters_are_never_buried,
-        late_bells_are_believed,
-        bells_start_the_lease,
-        cancelled_waiters_stay,
-        leaving_forgets_a_grant_that_crossed,
-        a_late_answer_revives_the_dead,
-        the_deadline_is_never_looked_at,
-        one_more_than_there_are,
+        fence_from_the_clock_only,
+        nobody_is_served,
+        dead_waiters_are_never_removed,
+        late_wakeups_are_accepted,
+        a_wakeup_starts_the_lease,
+        cancelled_waiters_stay_in_the_queue,
+        leaving_ignores_a_grant_that_crossed,
+        a_late_renewal_revives_a_lost_hold,
+        the_deadline_is_never_checked,
+        more_holders_than_slots,
         newcomers_overtake,
         leases_never_end_at_the_store,
-        losses_are_told_again,
-        the_keeper_dies_at_the_first_error,
+        a_loss_is_reported_twice,
+        the_keeper_stops_at_the_first_error,
     )
 } | PRIMITIVE_BUGS

@@ -17,7 +17,7 @@ from lockfast.model import BARRIER, LATCH, Busy, Claim, Differs, Granted, Snapsh
 
 @contextmanager
 def a_repeated_count_down_counts_twice() -> Iterator[None]:
-    """The reply was lost, it asks again with the same id, and is counted again."""
+    """A count-down repeated with the same id, after a lost reply, counts again."""
     honest = law.claim
 
     def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
@@ -33,7 +33,7 @@ def a_repeated_count_down_counts_twice() -> Iterator[None]:
 
 @contextmanager
 def a_count_down_asks_again_under_a_new_id() -> Iterator[None]:
-    """The same, from the other side."""
+    """A count-down repeated after a lost reply has a new id, so that it counts again."""
     honest = acquire.claim_until_known
 
     async def ask(runtime: Any, backend: Any, claim: Claim, sent: float, limit: float) -> Any:
@@ -49,21 +49,21 @@ def a_count_down_asks_again_under_a_new_id() -> Iterator[None]:
 
 @contextmanager
 def a_latch_opens_one_too_early() -> Iterator[None]:
-    """Counted to zero from n − 1."""
+    """A latch of n opens after n − 1 count-downs."""
     with patch.object(law, "_is_open", lambda book, slots: law._taken(book) >= slots - LATCH - 1):
         yield
 
 
 @contextmanager
-def a_latch_that_nobody_touched_is_open() -> Iterator[None]:
-    """Nothing there: nothing to wait for (Redisson)."""
+def an_untouched_latch_is_open() -> Iterator[None]:
+    """A latch without any count-down counts as open (Redisson)."""
     honest = law._is_open
     with patch.object(law, "_is_open", lambda book, n: not book.holds or honest(book, n)):
         yield
 
 
 @contextmanager
-def what_was_counted_ends_with_who_counted() -> Iterator[None]:
+def a_count_down_expires() -> Iterator[None]:
     """A count-down has the lease of a first grant, and nobody renews it."""
     honest = law._gather
 
@@ -75,8 +75,9 @@ def what_was_counted_ends_with_who_counted() -> Iterator[None]:
 
 
 @contextmanager
-def an_open_latch_lets_only_newcomers_through() -> Iterator[None]:
-    """Those who wait already are not told, neither by a bell nor by asking again."""
+def an_open_latch_skips_its_waiters() -> Iterator[None]:
+    """Waiters of the latch are not served, neither by the last count-down nor when they ask again;
+    new callers pass."""
     honest = law._serve
 
     def serve(book: Book, awake: Row | None = None) -> Granted | None:
@@ -122,21 +123,21 @@ def _barrier_lets_go(when_missing: int, left_behind: int) -> Callable[[Book, int
 
 @contextmanager
 def a_barrier_lets_go_with_one_missing() -> Iterator[None]:
-    """The last party is not waited for."""
+    """The barrier does not wait for the last party."""
     with patch.object(law, "_free", _barrier_lets_go(1, 0)):
         yield
 
 
 @contextmanager
 def a_barrier_leaves_one_behind() -> Iterator[None]:
-    """All came, and the last one does not count as one of them."""
+    """All parties came, and the last one is not let through."""
     with patch.object(law, "_free", _barrier_lets_go(0, 1)):
         yield
 
 
 @contextmanager
-def a_count_down_that_nobody_answered_is_taken_for_done() -> Iterator[None]:
-    """Nobody asks again: perhaps it never arrived."""
+def an_unanswered_count_down_is_taken_for_done() -> Iterator[None]:
+    """The client does not repeat a count-down without a reply, which may never have arrived."""
     honest = latches.count_down
 
     async def count_down(core: locks.Core, terms: Terms) -> bool:
@@ -150,8 +151,8 @@ def a_count_down_that_nobody_answered_is_taken_for_done() -> Iterator[None]:
 
 
 @contextmanager
-def a_barrier_counts_those_who_left() -> Iterator[None]:
-    """Whose time was over stays in the queue, and is waited for no more."""
+def a_barrier_counts_parties_that_left() -> Iterator[None]:
+    """A party that timed out stays in the queue and counts as arrived."""
     honest = law.leave
 
     def leave(book: Book, claim: Claim) -> Snapshot:
@@ -162,8 +163,8 @@ def a_barrier_counts_those_who_left() -> Iterator[None]:
 
 
 @contextmanager
-def who_gives_up_at_a_barrier_is_told_that_all_came() -> Iterator[None]:
-    """Nobody looks at how the wait ended."""
+def a_timed_out_party_passes_the_barrier() -> Iterator[None]:
+    """The result of the wait is ignored."""
     honest = latches.pass_through
 
     async def pass_through(core: locks.Core, terms: Terms, timeout: float | None) -> bool:
@@ -174,23 +175,23 @@ def who_gives_up_at_a_barrier_is_told_that_all_came() -> Iterator[None]:
         yield
 
 
-GATE_BUGS: dict[str, Bug] = {
+LATCH_BUGS: dict[str, Bug] = {
     plant.__name__: Bug(plant, kind)
     for kind, plants in {
         "latch": (
             a_repeated_count_down_counts_twice,
             a_count_down_asks_again_under_a_new_id,
-            a_count_down_that_nobody_answered_is_taken_for_done,
+            an_unanswered_count_down_is_taken_for_done,
             a_latch_opens_one_too_early,
-            a_latch_that_nobody_touched_is_open,
-            what_was_counted_ends_with_who_counted,
-            an_open_latch_lets_only_newcomers_through,
+            an_untouched_latch_is_open,
+            a_count_down_expires,
+            an_open_latch_skips_its_waiters,
         ),
         "barrier": (
             a_barrier_lets_go_with_one_missing,
             a_barrier_leaves_one_behind,
-            a_barrier_counts_those_who_left,
-            who_gives_up_at_a_barrier_is_told_that_all_came,
+            a_barrier_counts_parties_that_left,
+            a_timed_out_party_passes_the_barrier,
         ),
     }.items()
     for plant in plants

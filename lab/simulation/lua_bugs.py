@@ -91,7 +91,7 @@ LUA_BUGS: dict[str, Bug] = {
         )
     ),
     # n + 1 holders of n slots.
-    "lua_one_more_than_there_are": planted(
+    "lua_more_holders_than_slots": planted(
         ("return slots - book.taken\n", "return slots - book.taken + 1\n")
     ),
     # A free slot goes to a new claim, although others wait.
@@ -195,8 +195,8 @@ LUA_BUGS: dict[str, Bug] = {
     "lua_a_latch_opens_one_too_early": planted(
         ("book.taken >= slots - LATCH and", "book.taken >= slots - LATCH - 1 and"), kind="latch"
     ),
-    # A latch without any count is taken for an open one.
-    "lua_a_latch_that_nobody_touched_is_open": planted(
+    # A latch without any count-down is taken for an open one.
+    "lua_an_untouched_latch_is_open": planted(
         (
             "book.taken >= slots - LATCH and",
             "(not next(book.holds) or book.taken >= slots - LATCH) and",

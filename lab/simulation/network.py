@@ -1,9 +1,10 @@
-"""Between the clients and the store: delay, loss, doubles, black holes, restarts, amnesia.
+"""The network between the clients and the store: delay, loss, doubled messages, black holes,
+restarts, and loss of data.
 
-The server here is the production memory store under a clock of its own; `redis` has another. What
-is asked, answered and rung travels separately and each may be late, doubled or lost. What one
-client sends and hears keeps its order, as on a connection, but for what comes very late: a request
-that was given up on may still arrive from an old connection.
+The server here is the production memory store under a clock of its own; `redis` has another.
+Requests, replies and wake-ups travel separately, and each may be late, doubled or lost. The
+messages of one client keep their order, as on a connection, except for the very late ones: a
+request whose sender gave up may still arrive from an old connection.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Sn
 from lockfast.stores.memory import CAPABILITIES, MemoryStore
 from lockfast.stores.wakeups import Wakeups
 
-QUICK = 0.004  # seconds, on average, that a message takes
-LATE = 0.4  # seconds, on average, that a message takes which is very late
+QUICK = 0.004  # average delay of a message, in seconds
+LATE = 0.4  # average delay of a very late message, in seconds
 
 
 @dataclass(slots=True)
 class Weather:
-    """How bad the network is just now."""
+    """The current faults of the network."""
 
     delay: float = QUICK
-    spike: float = 0.0  # chance of a message that is very late
+    spike: float = 0.0  # chance that a message is very late
     loss: float = 0.0
     double: float = 0.0
-    bell_delay: float = 0.0  # how long a bell may take on top: a listener that is slow to hear
+    wakeup_delay: float = 0.0  # longest extra delay of a wake-up: a slow listener
 
     @property
     def fine(self) -> bool:
         return self.delay <= QUICK and not (self.spike or self.loss or self.double)
 
     def calm(self) -> None:
-        self.spike = self.loss = self.double = self.bell_delay = 0.0
+        self.spike = self.loss = self.double = self.wakeup_delay = 0.0
 
 
 class Seen(NamedTuple):
-    """What the witness sees of one name: live rows, as they are, whatever the law thinks."""
+    """The live rows of one name, as the witness finds them in the store."""
 
     holds: Sequence[Row]
     fair: Sequence[Row]
@@ -53,14 +54,14 @@ class Seen(NamedTuple):
 
 
 class Server(ABC):
-    """A store behind the network. ``observe`` is told of every step, for the witness."""
+    """A store behind the network. ``observe`` is called after every step, for the witness."""
 
-    # Does the wall clock measure leases too? Then setting it ends or prolongs them.
+    # True if leases are measured by the wall clock: then setting it ends or prolongs them.
     leases_by_wall = False
-    # Has it replicas that take over? And is it so that they may have forgotten what was believed?
+    # True if replicas can take over; and if the one that does may lack valid holds.
     fails_over = False
     forgets = False
-    # The kinds of names that it can be asked for here; None: all.
+    # The kinds of names that run on this server; None: all.
     kinds: frozenset[str] | None = None
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
@@ -70,7 +71,7 @@ class Server(ABC):
         self.up = True
         self.restarts = 0
         self.wall_offset = 1.7e9
-        self.nodes: dict[str, Node] = {}  # whose claim that is, by its id
+        self.nodes: dict[str, Node] = {}  # the client of each claim, by claim id
         self.observe: Callable[[str], None] = lambda name: None
 
     @classmethod
@@ -82,17 +83,17 @@ class Server(ABC):
 
     @abstractmethod
     def amnesia(self) -> None:
-        """A restart without data, a flush, a failover that forgot: all is gone, the fence too."""
+        """Lose all data, the fence too, as by a restart without data, a flush, or a failover."""
 
     def fail_over(self) -> None:  # noqa: B027
-        """A replica takes over, with what it has."""
+        """Make a replica the master, with the data that it has."""
 
     def restarted(self) -> None:  # noqa: B027
-        """Connections do not outlive it, where there are any."""
+        """Break the connections, after a restart."""
 
     @abstractmethod
     def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
-        """A client's way to this store."""
+        """Return the backend of a client. ``asked`` is called with each claim that it sends."""
 
     def now(self) -> float:
         return self.world.time * self.rate
@@ -100,27 +101,27 @@ class Server(ABC):
     def wall(self) -> float:
         return self.wall_offset + self.world.time * self.rate
 
-    def travel_slowly(self, node: Node, action: Callable[..., None], *said: Any) -> None:
-        """A bell: it may be heard late on top."""
-        slow = self.world.dice.random() * self.weather.bell_delay
-        self.world.after(slow, self.travel, node, action, *said)
+    def travel_slowly(self, node: Node, action: Callable[..., None], *args: Any) -> None:
+        """Carry a wake-up, which has an extra delay."""
+        slow = self.world.dice.random() * self.weather.wakeup_delay
+        self.world.after(slow, self.travel, node, action, *args)
 
-    def travel(self, node: Node, action: Callable[..., None], *said: Any) -> None:
-        """One message, to or from that node."""
+    def travel(self, node: Node, action: Callable[..., None], *args: Any) -> None:
+        """Carry one message to or from a node; ``action`` runs where it arrives, if it does."""
         world, weather, dice = self.world, self.weather, self.world.dice
         if node.cut_until > world.time or dice.random() < weather.loss:
             return
         for _ in range(2 if dice.random() < weather.double else 1):
             delay = dice.expovariate(1.0 / weather.delay)
             if dice.random() < weather.spike:
-                world.after(dice.expovariate(1.0 / LATE), action, *said)
+                world.after(dice.expovariate(1.0 / LATE), action, *args)
             else:
                 node.latest = max(node.latest, world.time + delay)
-                world.at(node.latest, action, *said)
+                world.at(node.latest, action, *args)
 
 
 async def ask(server: Server, node: Node, budget: float, handle: Callable[[], Any]) -> Any:
-    """A request travels, ``handle`` is done at the server, and the reply travels back, or not."""
+    """Send a request, run ``handle`` at the server, and return the reply, if it arrives in time."""
     signal = SimSignal(node)
     answers: list[Any] = []
 
@@ -141,24 +142,24 @@ async def ask(server: Server, node: Node, budget: float, handle: Callable[[], An
     return answers[0]
 
 
-def heard(node: Node, action: Callable[..., None], *said: Any) -> None:
-    """A bell arrived. A paused or dead process hears nothing now; a paused one later."""
+def wakeup_arrived(node: Node, action: Callable[..., None], *args: Any) -> None:
+    """Deliver a wake-up: not to a dead process, and to a paused one when it continues."""
     if node.dead:
         return
     if node.paused_until > node.world.time:
-        late = node.world.dice.expovariate(20.0)  # it lies unread for a while
-        node.world.at(node.paused_until + late, heard, node, action, *said)
+        late = node.world.dice.expovariate(20.0)  # unread for a while
+        node.world.at(node.paused_until + late, wakeup_arrived, node, action, *args)
         return
-    action(*said)
+    action(*args)
 
 
 class MemoryServer(Server):
-    """The memory store, which is the law itself."""
+    """The memory store, which runs the law itself."""
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         super().__init__(world, rate, weather)
         self.store = MemoryStore(self.now, self.wall)
-        self.ears: dict[str, SimBackend] = {}
+        self.listeners: dict[str, SimBackend] = {}
 
     def amnesia(self) -> None:
         self.store = MemoryStore(self.now, self.wall)
@@ -173,26 +174,27 @@ class MemoryServer(Server):
         kinds = (book._holds, book._waiters[True], book._waiters[False])
         return Seen(*([row for row in kind.values() if row.ends > now] for kind in kinds))
 
-    def execute(self, name: str, verb: Callable[..., Any], *said: Any) -> Any:
-        answer, wakeups = self.store.step(name, verb, *said)
+    def execute(self, name: str, verb: Callable[..., Any], *args: Any) -> Any:
+        answer, wakeups = self.store.step(name, verb, *args)
         self.observe(name)
-        for bell in wakeups:
-            ear = self.ears.get(bell[0])
-            if ear is not None:
-                self.travel_slowly(ear.node, heard, ear.node, ear.woken, *bell)
+        for wakeup in wakeups:
+            listener = self.listeners.get(wakeup[0])
+            if listener is not None:
+                node, deliver = listener.node, listener.deliver
+                self.travel_slowly(node, wakeup_arrived, node, deliver, *wakeup)
         return answer
 
 
 class SimBackend:
-    """The backend port on a node: every verb is a request, and maybe a reply."""
+    """The backend port on a node. Each verb is a request, and a reply if none of them is lost."""
 
     def __init__(self, node: Node, server: MemoryServer, asked: Callable[[Claim], None]) -> None:
         self.node = node
         self.server = server
         self._wakeups = Wakeups()
-        self._ear = SimSignal(node)
+        self._signal = SimSignal(node)
         self._asked = asked
-        self.woken = self._wakeups.deliver
+        self.deliver = self._wakeups.deliver
 
     @property
     def capabilities(self) -> Capabilities:
@@ -203,7 +205,7 @@ class SimBackend:
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         self._asked(claim)
-        self.server.ears[claim.id] = self
+        self.server.listeners[claim.id] = self
         self.server.nodes[claim.id] = self.node
         execute = self.server.execute
         answer = await self._ask(budget, lambda: execute(claim.name, law.claim, claim))
@@ -216,7 +218,7 @@ class SimBackend:
         execute = self.server.execute
         for claim in claims:
             self._asked(claim)
-            self.server.ears[claim.id] = self
+            self.server.listeners[claim.id] = self
             self.server.nodes[claim.id] = self.node
 
         def handle() -> list[Granted | Busy | Differs]:
@@ -293,10 +295,10 @@ class SimBackend:
         return bool(await self._ask(budget, lambda: execute(name, law.break_hold, fence)))
 
     async def listen(self, timeout: float | None) -> None:
-        await self._ear.wait(timeout)
+        await self._signal.wait(timeout)
 
     def interrupt(self) -> None:
-        self._ear.set()
+        self._signal.set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""

@@ -1,5 +1,5 @@
 """Planted bugs in read-write locks, semaphores, multi-locks and elections: one wrong line each, in
-the core or in the law; see `bugs`. Those of latches and barriers are in `gate_bugs`.
+the core or in the law; see `bugs`. Those of latches and barriers are in `latch_bugs`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lab.simulation.bug import Bug
-from lab.simulation.latch_bugs import GATE_BUGS
+from lab.simulation.latch_bugs import LATCH_BUGS
 from lockfast.core import law, ledger, locks, multi
 from lockfast.core.law import Book, Row
 from lockfast.model import ALL_SLOTS, Busy, Claim, Differs, Gone, Granted
@@ -20,7 +20,7 @@ from lockfast.model import ALL_SLOTS, Busy, Claim, Differs, Gone, Granted
 
 @contextmanager
 def readers_are_let_in_beside_a_writer() -> Iterator[None]:
-    """A writer takes all slots but one."""
+    """A writer leaves one slot to readers."""
     honest = law._taken
     with patch.object(law, "_taken", lambda book: min(honest(book), ALL_SLOTS - 1)):
         yield
@@ -28,7 +28,7 @@ def readers_are_let_in_beside_a_writer() -> Iterator[None]:
 
 @contextmanager
 def a_writer_is_let_in_beside_readers() -> Iterator[None]:
-    """Only another writer keeps a writer out."""
+    """Readers do not keep a writer out."""
 
     def taken(book: Book) -> int:
         rows = book.holds.values()
@@ -40,7 +40,7 @@ def a_writer_is_let_in_beside_readers() -> Iterator[None]:
 
 @contextmanager
 def readers_overtake_a_writer_that_waits() -> Iterator[None]:
-    """As long as readers come, it starves (Redisson)."""
+    """The writer starves as long as new readers come (Redisson)."""
     honest = law._first
 
     def first(book: Book) -> Row | None:
@@ -53,7 +53,7 @@ def readers_overtake_a_writer_that_waits() -> Iterator[None]:
 
 @contextmanager
 def a_reader_may_write() -> Iterator[None]:
-    """It is taken for a re-entry: nobody looks at what is held already."""
+    """A reader's request to write counts as a re-entry, whatever it holds already."""
     honest = locks.Core._reenter
     with patch.object(locks.Core, "_reenter", lambda self, mine, take: honest(self, mine, 1)):
         yield
@@ -61,7 +61,7 @@ def a_reader_may_write() -> Iterator[None]:
 
 @contextmanager
 def a_downgrade_frees_nothing() -> Iterator[None]:
-    """The store says yes, and goes on keeping readers out."""
+    """The store reports a downgrade, and still keeps readers out."""
 
     def shrink(book: Book, claim: Claim) -> Granted | Gone:
         mine = book.holds.get(claim.id)
@@ -72,8 +72,8 @@ def a_downgrade_frees_nothing() -> Iterator[None]:
 
 
 @contextmanager
-def a_downgrade_drops_the_hold() -> Iterator[None]:
-    """The writer's hold is ended, and the reader's never made."""
+def a_downgrade_loses_the_hold() -> Iterator[None]:
+    """The writer's hold ends, and the reader's is never created."""
 
     def shrink(book: Book, claim: Claim) -> Granted | Gone:
         mine = book.holds.get(claim.id)
@@ -88,7 +88,7 @@ def a_downgrade_drops_the_hold() -> Iterator[None]:
 
 @contextmanager
 def a_renewal_keeps_the_others_alive() -> Iterator[None]:
-    """One lease for all who hold the name: the dead live as long as anybody."""
+    """All holders share one lease: a crashed one lives as long as any other renews."""
     honest = law._extend
 
     def extend(book: Book, row: Row, lease: float) -> Granted:
@@ -104,8 +104,8 @@ def a_renewal_keeps_the_others_alive() -> Iterator[None]:
 
 
 @contextmanager
-def a_resize_forgets_those_who_wait() -> Iterator[None]:
-    """They are served by the size that it had."""
+def a_resize_skips_the_waiters() -> Iterator[None]:
+    """Waiters are served by the previous size."""
     honest = law.resize
 
     def resize(book: Book, expected: int, slots: int) -> int:
@@ -121,15 +121,15 @@ def a_resize_forgets_those_who_wait() -> Iterator[None]:
 
 
 @contextmanager
-def a_resize_is_not_done() -> Iterator[None]:
-    """And nobody is told."""
+def a_resize_is_ignored() -> Iterator[None]:
+    """The store reports a resize, and changes nothing."""
     with patch.object(law, "resize", lambda book, expected, slots: law._slots(book, 0)):
         yield
 
 
 @contextmanager
-def newcomers_bring_their_own_size() -> Iterator[None]:
-    """Who has not heard of a smaller size is let in by the old one."""
+def new_claims_bring_their_own_size() -> Iterator[None]:
+    """A client that does not know the smaller size is let in by the old one."""
     honest = law.claim
 
     def claim(book: Book, claim: Claim) -> Granted | Busy | Differs:
@@ -144,21 +144,21 @@ def newcomers_bring_their_own_size() -> Iterator[None]:
 
 
 @contextmanager
-def a_multi_lock_is_not_sorted() -> Iterator[None]:
-    """Everybody takes the names in the order given: two wait for each other for ever."""
+def multi_locks_are_not_sorted() -> Iterator[None]:
+    """Each caller takes the names in its own order: two of them wait for each other for ever."""
 
-    def as_given(parts: Iterable[tuple[str, multi.Part]]) -> list[multi.Part]:
+    def unsorted(parts: Iterable[tuple[str, multi.Part]]) -> list[multi.Part]:
         return [part for _, part in parts]
 
-    with patch.object(multi, "in_order", as_given):
+    with patch.object(multi, "in_order", unsorted):
         yield
 
 
 @contextmanager
-def a_refused_multi_lock_keeps_what_it_had() -> Iterator[None]:
-    """The first names stay locked when the last is not got in time."""
+def a_refused_multi_lock_keeps_its_holds() -> Iterator[None]:
+    """The first names stay locked when the last one times out."""
 
-    async def nothing(several: Iterable[object]) -> list[object]:
+    async def nothing(holds: Iterable[object]) -> list[object]:
         return []
 
     with patch.object(multi, "release_all", nothing):
@@ -167,7 +167,7 @@ def a_refused_multi_lock_keeps_what_it_had() -> Iterator[None]:
 
 @contextmanager
 def a_cancelled_multi_lock_leaves_its_claims() -> Iterator[None]:
-    """What was asked for in the request that was cancelled is left to whoever finds it."""
+    """The claims of a cancelled request are not withdrawn."""
 
     async def nothing(core: locks.Core, claims: Sequence[Claim]) -> None:
         return None
@@ -178,7 +178,7 @@ def a_cancelled_multi_lock_leaves_its_claims() -> Iterator[None]:
 
 @contextmanager
 def a_multi_lock_is_granted_with_one_missing() -> Iterator[None]:
-    """The last one that was waited for is not looked at."""
+    """The last name is never asked for."""
     honest = multi.attempt_all
 
     async def attempt_all(parts: Sequence[multi.Part], timeout: float | None) -> Any:
@@ -192,13 +192,13 @@ def a_multi_lock_is_granted_with_one_missing() -> Iterator[None]:
 
 
 @contextmanager
-def a_leader_that_returns_has_its_old_term() -> Iterator[None]:
-    """Whoever led before leads again under the number that it remembers."""
+def a_returning_leader_keeps_its_old_term() -> Iterator[None]:
+    """A client that led before leads again under the term it remembers."""
     honest = locks.Core.enter
     terms: dict[tuple[int, str], int] = {}
 
-    def enter(self: locks.Core, *said: Any) -> ledger.Held:
-        held = honest(self, *said)
+    def enter(self: locks.Core, *args: Any) -> ledger.Held:
+        held = honest(self, *args)
         held.fence = terms.setdefault((id(self.ledger), held.claim.name), held.fence)
         return held
 
@@ -215,21 +215,21 @@ PRIMITIVE_BUGS: dict[str, Bug] = {
             readers_overtake_a_writer_that_waits,
             a_reader_may_write,
             a_downgrade_frees_nothing,
-            a_downgrade_drops_the_hold,
+            a_downgrade_loses_the_hold,
             a_renewal_keeps_the_others_alive,
         ),
         "semaphore": (
-            a_resize_forgets_those_who_wait,
-            a_resize_is_not_done,
-            newcomers_bring_their_own_size,
+            a_resize_skips_the_waiters,
+            a_resize_is_ignored,
+            new_claims_bring_their_own_size,
         ),
         "multi": (
-            a_multi_lock_is_not_sorted,
-            a_refused_multi_lock_keeps_what_it_had,
+            multi_locks_are_not_sorted,
+            a_refused_multi_lock_keeps_its_holds,
             a_cancelled_multi_lock_leaves_its_claims,
             a_multi_lock_is_granted_with_one_missing,
         ),
-        "election": (a_leader_that_returns_has_its_old_term,),
+        "election": (a_returning_leader_keeps_its_old_term,),
     }.items()
     for plant in plants
-} | GATE_BUGS
+} | LATCH_BUGS

@@ -208,7 +208,7 @@ class QuorumScenario:
         self.weather.calm()
         for node, _ in self.clients:
             node.cut_until = 0.0
-        self.world.run(TROUBLE + QUIET, self.everybody_is_done)
+        self.world.run(TROUBLE + QUIET, self.all_done)
         self.world.run(self.world.time + 8.0)
         for task in self.workers:
             if not task.done and not task.node.dead:
@@ -226,7 +226,7 @@ class QuorumScenario:
             node.crash()
         return self.report
 
-    def everybody_is_done(self) -> bool:
+    def all_done(self) -> bool:
         return all(task.done or task.node.dead for task in self.workers)
 
 

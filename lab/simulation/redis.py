@@ -13,7 +13,7 @@ from typing import Any
 import hiredis
 
 from lab.miniredis import MiniError, MiniRedis
-from lab.simulation.network import Seen, Server, Weather, ask, heard
+from lab.simulation.network import Seen, Server, Weather, ask, wakeup_arrived
 from lab.simulation.world import Node, SimSignal, World
 from lockfast.core.law import Row
 from lockfast.core.ports import Backend
@@ -65,7 +65,9 @@ class RedisServer(Server):
             return 0
         listener = self._listeners[channel]
         push = [b"message", channel.encode(), message]
-        self.travel_slowly(listener.node, heard, listener.node, deliver, push, listener.wakeups)
+        self.travel_slowly(
+            listener.node, wakeup_arrived, listener.node, deliver, push, listener.wakeups
+        )
         return 1
 
     def execute(self, command: bytes) -> Any:
@@ -186,7 +188,7 @@ class SimTransport:
         raise AssertionError("the simulated Redis sent a malformed reply")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no sockets."""
 
 
 class SimRedisBackend(RedisBackend):

@@ -1,9 +1,9 @@
-"""What the witness knows of one name, and the rule of a lock: one at a time.
+"""The witness's state of one name, and the rule of a lock: one holder at a time.
 
-A rule says who may hold a name beside whom, and when the first who waits should be served. It goes
-by what the clients asked for and by the rows that the store shows, and uses none of the law's own
-functions. The other kinds of names have rules of their own: `witness_permits`, `witness_readwrite`,
-`witness_gates`, `witness_election`; `witness_multi` is about several names at once.
+A rule decides which holds may exist beside each other, and when the first waiter should be served.
+It knows the clients' requests and the rows of the store, and uses none of the law's own functions.
+The other kinds of names have rules of their own: `witness_permits`, `witness_readwrite`,
+`witness_latches`, `witness_election`. `witness_multi` checks attempts on more than one name.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ Accuse = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class Grant:
-    """One grant, as the store showed it."""
+    """One grant, as the witness found it in the store."""
 
     claim_id: str
     name: str
     fence: int
-    ends: float  # true time at which the store's lease ends, as last extended
+    ends: float  # when the store's lease ends, as last extended, in true time
     since: float
     over: bool = False  # no longer at the store
-    # Not the first of its claim: a doubled request, or asked again after a pause.
+    # Not the first grant of its claim: the request was doubled, or repeated after a pause.
     again: bool = False
-    # Broken by an operator or forgotten by the store: belief may outlive it until it is told.
+    # Broken by an operator or forgotten by the store: the client's hold stays valid until it learns
+    # of that.
     voided: bool = False
 
 
 class Rule:
-    """A lock. ``size`` is how much of it there is, and everybody takes some."""
+    """The rule of a lock. ``size`` is the number of slots; each claim takes some of them."""
 
-    excludes = True  # is anybody kept out by who holds it?
+    excludes = True  # False: a hold keeps nobody out
 
     def __init__(self, accuse: Accuse, name: str, size: int = 1) -> None:
         self.accuse = accuse
         self.name = name
         self.size = size
         self.history: History | None = History(size)
-        self.takes: dict[str, int] = {}  # what was asked for, by claim id
-        self.live: dict[str, Grant] = {}  # what was held when we last looked
-        self.order: list[str] = []  # who waited then, in order
+        self.takes: dict[str, int] = {}  # the slots that each claim asked for, by claim id
+        self.live: dict[str, Grant] = {}  # the holds after the last step
+        self.order: list[str] = []  # the fair waiters after the last step, in order
         self.last_fence = 0
         self.free_since: float | None = None
         self._claims: dict[str, Operation] = {}
@@ -56,7 +57,7 @@ class Rule:
     # ---- at the clients ------------------------------------------------------------------------
 
     def asked(self, node: Node, claim: Claim) -> None:
-        """A claim leaves for the store for the first time: its history begins."""
+        """Record that a claim is sent for the first time: its history begins."""
         self.takes[claim.id] = claim.take
         if self.history is not None:
             now = node.world.time
@@ -65,35 +66,35 @@ class Rule:
             )
 
     def answered(self, claim_id: str, fence: int, at: float) -> None:
-        """The client knows that it is granted."""
+        """Record that the client knows of its grant."""
         if self.history is not None:
             self.history.answer(self._claims[claim_id], at, fence)
 
     # ---- at the store --------------------------------------------------------------------------
 
     def look(self, seen: Seen, fresh: Sequence[Row]) -> None:
-        """P1, after each step; ``fresh`` was granted in it."""
+        """Check P1 after a step, in which ``fresh`` were granted."""
         if self.clash([self.takes.get(row.id, row.take) for row in seen.holds]):
             holders = [row.id for row in seen.holds]
             self.accuse("P1", f"{holders} hold {self.name} beside each other")
 
     def clash(self, takes: Sequence[int]) -> bool:
-        """Can those who took so much not hold it beside each other?"""
+        """Return True if holds that take so much must not exist beside each other."""
         return sum(takes) > self.size
 
     def fits(self, first: Row, seen: Seen) -> bool:
-        """Is there room for the first who waits?"""
+        """Return True if there is room for the first waiter."""
         return first.take <= self.size - sum(row.take for row in seen.holds)
 
     def keeps_order(self, row: Row) -> bool:
-        """May this grant overtake nobody who waits?"""
+        """Return True if this grant must not overtake a waiter."""
         return row.fair
 
     def stays(self, row: Row) -> bool:
-        """Does this hold outlive its client?"""
+        """Return True if this hold may outlive its client."""
         return False
 
     def forgotten(self) -> None:
-        """The store forgot everything."""
+        """Reset the state: the store lost its data."""
         self.live.clear()
         self.order, self.free_since = [], None

@@ -1,8 +1,8 @@
-"""One run of one seed: some clients, some names, thirty virtual seconds of trouble, then quiet.
+"""One run of one seed: some clients and names, thirty virtual seconds of faults, then quiet.
 
-What happens is drawn from the seed: how many clients with what clocks, what weather, who pauses for
-longer than a lease, who crashes, when the store restarts, forgets, or has its wall clock set; what
-the workers ask for, how long they hold it, when they are cancelled.
+Everything is drawn from the seed: the number of clients and their clocks; the network's faults;
+which clients pause for longer than a lease or crash; when the store restarts, loses its data, or
+has its wall clock set; what the workers ask for, how long they hold it, when they are cancelled.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+from lab.simulation.kinds import KINDS, kinds_of
 from lab.simulation.network import MemoryServer, Server, Weather
-from lab.simulation.processes import KINDS, cast_of
 from lab.simulation.witness import Witness
-from lab.simulation.work import Place, Work
+from lab.simulation.work import RunContext, Work
 from lab.simulation.world import Node, SimRuntime, Task, World
 from lockfast.core.locks import Core
 from lockfast.model import Claim
 
 TROUBLE = 30.0
 QUIET = 25.0
-MOST_AWAITS = 12  # a turn rarely waits more often
-DRIFT = 0.004  # of a client's clock, and of the store's, either way
+MOST_AWAITS = 12  # an operation rarely has more awaits
+DRIFT = 0.004  # greatest drift of a client's clock, and of the store's, either way
 
 
 @dataclass(slots=True)
 class Report:
-    """What one seed showed."""
+    """The result of one seed."""
 
     seed: int
     violations: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Report:
     timed_out: int = 0
     renewed: int = 0
     handovers: int = 0
-    # What happened besides: downgraded, resized, elected, counted, let through, …
+    # Other events: downgraded, resized, elected, counted, let through, …
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -52,18 +52,19 @@ class Scenario:
             self.weather.double = dice.choice((0.0, 0.05))
             self.weather.spike = dice.choice((0.0, 0.01, 0.05))
         if dice.random() < 0.15:
-            self.weather.delay = self.lease / 60  # slow, in both directions, without a fault
-        self.weather.bell_delay = dice.choice((0.0, 0.0, 0.0, 1.5))
+            self.weather.delay = self.lease / 60  # slow in both directions, without faults
+        self.weather.wakeup_delay = dice.choice((0.0, 0.0, 0.0, 1.5))
         self.server = store(world, 1 + dice.uniform(-DRIFT, DRIFT), self.weather)
         self.witness = Witness(world, self.server)
         self.witness.patience += 6.0 if self.weather.loss else 0.0
         self.pace = dice.choice((0.2, 0.6, 1.5))
-        self.haste = dice.choice((0.0, 0.0, 0.1))  # how often a turn is cancelled at some await
+        # How often an operation is cancelled at some await.
+        self.haste = dice.choice((0.0, 0.0, 0.1))
         self.workers: list[tuple[Task, str]] = []
-        self.waiter = Place(world, self.witness, self.lease, self.weather)
+        self.context = RunContext(world, self.witness, self.lease, self.weather)
         self.works: list[Work] = [
-            KINDS[kind](self.waiter, f"sim:{letter}")
-            for kind, letter in zip(cast_of(seed), "ab", strict=False)
+            KINDS[kind](self.context, f"sim:{letter}")
+            for kind, letter in zip(kinds_of(seed), "ab", strict=False)
         ]
         self.report = Report(seed)
         for number in range(dice.choice((2, 3, 3, 4))):
@@ -82,7 +83,7 @@ class Scenario:
             self.workers.append((task, f"{name}.{number}"))
 
     def asked(self, node: Node, claim: Claim) -> None:
-        """A claim leaves for the store, perhaps not for the first time."""
+        """Record a claim that is sent, unless it was sent before."""
         task, rule = self.world.current, self.witness.rules[claim.name]
         if task is not None and claim.id not in rule.takes:
             task.asked.append(claim.id)
@@ -97,14 +98,14 @@ class Scenario:
             task = self.world.current
             assert task is not None
             if dice.random() < self.haste:
-                task.cancel_at = task.turn + dice.randint(1, MOST_AWAITS)
-            await dice.choice(self.works).turn(node, core)
+                task.cancel_at = task.step + dice.randint(1, MOST_AWAITS)
+            await dice.choice(self.works).run_once(node, core)
             task.cancel_at = 0
 
-    # ---- what goes wrong -----------------------------------------------------------------------
+    # ---- faults --------------------------------------------------------------------------------
 
     def trouble(self) -> None:
-        """Draw the accidents of this run."""
+        """Draw the faults of this run."""
         dice, world = self.dice, self.world
         for node, _ in list(self.witness.clients):
             if dice.random() < 0.5:
@@ -150,7 +151,7 @@ class Scenario:
         self.server.restarted()
         self.server.fail_over()
         self.witness.failed_over(self.server.forgets)
-        self.waiter.counts["failed over"] += 1
+        self.context.counts["failed over"] += 1
         self.world.after(self.dice.choice((0.3, 1.0, 2.5)), self.back)
 
     def back(self) -> None:
@@ -158,7 +159,7 @@ class Scenario:
 
     def set_clock(self, step: float) -> None:
         if self.server.leases_by_wall and step < 0:
-            step /= 30  # or nobody's lease would end in time to see what follows
+            step /= 30  # so that leases still end within the run
         self.server.wall_offset += step
         self.witness.clock_was_set(step)
 
@@ -171,9 +172,9 @@ class Scenario:
         self.weather.calm()
         for node, _ in self.witness.clients:
             node.cut_until = 0.0
-        self.usher()
+        self.start_final_jobs()
         self.world.run(TROUBLE + QUIET, self.everybody_is_done)
-        # What nobody refreshes is over by now, also if it was very late.
+        # Afterwards every row that no client refreshes has ended, also that of a very late request.
         self.world.run(max(self.world.time, TROUBLE + 5.0) + 7.0)
         stuck = [name for task, name in self.workers if not task.done and not task.node.dead]
         self.witness.finish(stuck)
@@ -186,18 +187,18 @@ class Scenario:
             self.report.timed_out += ledger.timed_out
             self.report.renewed += ledger.renewals
             self.report.handovers += ledger.contended
-            node.crash()  # nothing may run on after the run
-        self.report.counts = self.waiter.counts
+            node.crash()  # so that nothing runs on after the run
+        self.report.counts = self.context.counts
         self.report.violations = self.witness.violations
         return self.report
 
-    def usher(self) -> None:
-        """Trouble is over: somebody sees to it that nobody waits in vain."""
+    def start_final_jobs(self) -> None:
+        """Serve the last waiters: after the faults, no worker may wait in vain."""
         living = [(node, core) for node, core in self.witness.clients if not node.dead]
         for work in self.works if living else ():
             node, core = living[0]
-            if (job := work.usher(core)) is not None:
-                self.workers.append((self.world.start(node, job), f"{node.name}.usher"))
+            if (job := work.final_job(core)) is not None:
+                self.workers.append((self.world.start(node, job), f"{node.name}.final"))
 
     def patrol(self) -> None:
         self.witness.patrol()
@@ -209,10 +210,10 @@ class Scenario:
 
 
 def run_seed(seed: int, store: type[Server] = MemoryServer) -> Report:
-    """One run; the same seed, the same run."""
+    """Run one seed. The same seed gives the same run."""
     log = logging.getLogger("lockfast")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # failing renewals are the daily bread here
+    log.setLevel(logging.CRITICAL)  # failing renewals are normal here
     try:
         return Scenario(seed, store).run()
     finally:

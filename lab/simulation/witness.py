@@ -1,8 +1,8 @@
-"""What must be true in every run: the promises P1–P5, seen from outside.
+"""The witness: checks the promises P1–P5 in every run, from outside.
 
-The witness looks at the store after each of its steps and at the clients when they speak. It uses
-none of the law's own functions, so that a broken law cannot vouch for itself. What is true of every
-name is here; what a lock, a semaphore, a latch … may do is in its `rules`.
+The witness inspects the store after each of its steps, and the clients when they report something.
+It uses none of the law's own functions, so that a broken law cannot vouch for itself. The checks
+that apply to every name are here; those of a lock, a semaphore, a latch … are in its `rules`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from lockfast.core.law import REFRESH, Row
 from lockfast.core.ledger import Held, State
 from lockfast.core.locks import Core
 
-# A place lives six seconds without a refresh; a request that is under way may refresh it once more.
-BURIED_AFTER = 9.0
-# How long a request of a client that died may be under way and renew its hold once more.
+# A waiter lives six seconds without a refresh; a request under way may refresh it once more.
+REMOVED_AFTER = 9.0
+# How long a request of a dead client may be under way and renew its hold once more.
 UNDER_WAY = 4.0
 
 
@@ -30,7 +30,7 @@ class Witness:
         self.clients: list[tuple[Node, Core]] = []
         self.patience = 3 * REFRESH
         self.set_back = 0.0
-        self._told: dict[tuple[str, int], int] = {}
+        self._losses: dict[tuple[str, int], int] = {}
         self._voided: set[tuple[str, int]] = set()
         server.observe = self.observe
 
@@ -40,7 +40,7 @@ class Witness:
     # ---- at the store --------------------------------------------------------------------------
 
     def observe(self, name: str) -> None:
-        """After each step on a name: its live holds, its queue, what is new, what is gone."""
+        """Check a name after each step: its live holds, its queue, new grants, ended holds."""
         rule = self.rules[name]
         seen = self.server.seen(name)
         live = rule.live
@@ -52,13 +52,16 @@ class Witness:
         rule.look(seen, fresh)
         for row in fresh:
             if rule.excludes:
-                self._nobody_else_believes(rule, row)
+                self._no_other_valid_hold(rule, row)
             if rule.keeps_order(row):
                 self._nobody_was_overtaken(rule, row, seen)
         self._look_at_queue(rule, seen)
 
     def _is_new(self, rule: Rule, row: Row) -> bool:
-        """Write down a hold, or until when its lease was extended. P3: a new fence is greater."""
+        """Record a hold, or the extension of its lease; return True for a new hold.
+
+        P3: a new fence is greater than all before.
+        """
         ends = row.ends / self.server.rate
         grant = rule.live.get(row.id)
         if grant is not None and grant.fence == row.fence:
@@ -69,7 +72,7 @@ class Witness:
             return False
         known = self.grants.get(row.id)
         if known is not None and known.fence == row.fence and self.set_back:
-            # Its lease had ended and was not cleared away yet when the clock was set back.
+            # Its lease had ended, and its row was not removed yet when the clock was set back.
             known.over, rule.live[row.id] = False, known
             return False
         if row.fence <= rule.last_fence:
@@ -82,8 +85,8 @@ class Witness:
             rule.history.may_expire(row.id, ends)
         return True
 
-    def _nobody_else_believes(self, rule: Rule, row: Row) -> None:
-        """P2: when the store grants, those who still believe leave room for it."""
+    def _no_other_valid_hold(self, rule: Rule, row: Row) -> None:
+        """P2: the holds that are still valid at their clients leave room for the new grant."""
         takes = [row.take]
         for node, core in self.clients:
             if node.dead:
@@ -96,10 +99,10 @@ class Witness:
                 if grant is not None and not grant.voided:
                     takes.append(claim.take)
         if rule.clash(takes):
-            self.accuse("P2", f"{row.id} was granted {rule.name} while another still believed")
+            self.accuse("P2", f"{row.id} was granted {rule.name} beside a hold that is still valid")
 
     def _nobody_was_overtaken(self, rule: Rule, row: Row, seen: Seen) -> None:
-        """Fair order: who was granted stood before everybody who still stands there."""
+        """Fair order: no waiter that was ahead of the granted one still waits."""
         order = rule.order
         before = order[: order.index(row.id)] if row.id in order else order
         if before:
@@ -109,7 +112,7 @@ class Witness:
                     self.accuse("order", f"{row.id} overtook {claim_id} on {rule.name}")
 
     def _look_at_queue(self, rule: Rule, seen: Seen) -> None:
-        """P4: free slots and a live waiter do not stay beside each other for long."""
+        """P4: note since when the first waiter could have been served."""
         waiters = seen.fair
         rule.order = [row.id for row in waiters]
         if not waiters or not rule.fits(waiters[0], seen) or not self._well(waiters[0].id):
@@ -117,9 +120,9 @@ class Witness:
         elif rule.free_since is None:
             rule.free_since = self.world.time
 
-    def _bury_check(self, rule: Rule, seen: Seen) -> None:
-        """Holds end, also a dead reader's or permit's, and who died some seconds ago stands in the
-        queue no more."""
+    def _check_leftovers(self, rule: Rule, seen: Seen) -> None:
+        """P4: holds end, also those of dead clients, and a dead client's waiter leaves the queue
+        within seconds."""
         now = self.server.now()
         for row in seen.holds:
             if rule.stays(row):
@@ -127,13 +130,15 @@ class Witness:
             if row.ends > now + 60:
                 self.accuse("P4", f"the hold {row.id} never ends")
             grant = rule.live.get(row.id)
-            since = 0.0 if grant is None else grant.since  # perhaps it died while it waited
+            since = (
+                0.0 if grant is None else grant.since
+            )  # its client may have died while it waited
             if self._dead_for(row, since) > row.lease + UNDER_WAY:
                 self.accuse("P4", f"{row.id} died long ago and still holds {rule.name}")
         for row in (*seen.fair, *seen.unfair):
             gone = self._dead_for(row)
-            if gone > BURIED_AFTER:
-                self.accuse("P4", f"{row.id} died {gone:.1f} s ago and still stands in the queue")
+            if gone > REMOVED_AFTER:
+                self.accuse("P4", f"{row.id} died {gone:.1f} s ago and is still in the queue")
 
     def _dead_for(self, row: Row, since: float = 0.0) -> float:
         node = self.server.nodes[row.id]
@@ -142,13 +147,16 @@ class Witness:
         return self.world.time - max(node.died_at, since) - self.set_back
 
     def _well(self, claim_id: str) -> bool:
-        """Is that client running and connected? One that is not keeps its place for a while."""
+        """Return True if the client of a claim runs and is connected, and the server is up.
+
+        The waiter of another client stays in the queue for a while, and may block it.
+        """
         node = self.server.nodes[claim_id]
         now = self.world.time
         return self.server.up and not node.dead and max(node.paused_until, node.cut_until) <= now
 
     def patrol(self) -> None:
-        """Every so often: does anybody wait for what is free, or forever?"""
+        """Check, at intervals, that nobody waits for a free name, and that losses are reported."""
         for name, rule in self.rules.items():
             seen = self.server.seen(name)
             self._look_at_queue(rule, seen)
@@ -157,29 +165,30 @@ class Witness:
                 if waited > self.patience:
                     self.accuse("P4", f"{name} is free for {waited:.1f} s while {rule.order} wait")
                     rule.free_since = self.world.time
-            self._bury_check(rule, seen)
+            self._check_leftovers(rule, seen)
         for node, core in self.clients:
             if node.dead or node.paused_until > self.world.time - 1.0:
                 continue
             for held in core.ledger.kept.values():
                 if node.now() > held.deadline + 1.0:
-                    self.accuse("P5", f"{held.claim.id} is over for a second and nobody was told")
+                    self.accuse(
+                        "P5", f"{held.claim.id} ended a second ago, and no loss was reported"
+                    )
 
     # ---- at the clients ------------------------------------------------------------------------
 
     def released(self, held: Held) -> None:
-        """P5: a release that says "released" ended the hold itself, and nobody else had it
-        since."""
+        """P5: after a release that reported success, the store has the hold no more."""
         grant = self.grants.get(held.claim.id)
         if grant is None or grant.voided or grant.fence != held.fence:
-            return  # a doubled claim that arrived later made a grant that nobody believes in
+            return  # a doubled claim that arrived later got a grant which no client uses
         self._recheck(grant)
         if not grant.over:
             self.accuse("P5", f"{held.claim.id} was reported released and is still held")
 
     def gave_up(self, node: Node, claim_ids: list[str]) -> None:
-        """A while after an acquire that was cancelled or refused, where all else is well: nothing
-        is left of it."""
+        """P5: a while after a cancelled or refused acquire, without other faults, nothing is left
+        of it."""
         if node.dead or node.paused_until or node.cut_until or self.server.restarts:
             return
         for name, rule in self.rules.items():
@@ -188,18 +197,20 @@ class Witness:
                     if row.id in claim_ids:
                         self.accuse("P5", f"{row.id} gave up a second ago and is still there")
 
-    def told_lost(self, held: Held) -> None:
+    def loss_reported(self, held: Held) -> None:
+        """P5: a loss is reported once."""
         key = (held.claim.name, held.fence)
-        count = self._told[key] = self._told.get(key, 0) + 1
+        count = self._losses[key] = self._losses.get(key, 0) + 1
         if count > 1:
-            self.accuse("P5", f"the loss of {held.claim.id} was told {count} times")
+            self.accuse("P5", f"the loss of {held.claim.id} was reported {count} times")
 
     def _recheck(self, grant: Grant) -> None:
         if all(row.id != grant.claim_id for row in self.server.seen(grant.name).holds):
             grant.over = True
 
     def void_all(self) -> None:
-        """The store forgot everything: belief outlives it until told, the fence alone protects."""
+        """Void all grants, since the store lost its data. Clients keep valid holds until they learn
+        of that, and only the fence protects."""
         for rule in self.rules.values():
             for claim_id, grant in list(rule.live.items()):
                 self.void(claim_id)
@@ -207,8 +218,8 @@ class Witness:
             rule.forgotten()
 
     def failed_over(self, forgets: bool) -> None:
-        """Another server is the master, and has what it has. Where it may have forgotten what was
-        believed (``forgets``), the fence alone protects. Where not, belief is judged as ever."""
+        """Compare the records with the data of the new master. If it may lack valid holds
+        (``forgets``), only the fence protects; if not, valid holds are checked as before."""
         if forgets:
             self.void_all()
         for name, rule in self.rules.items():
@@ -221,7 +232,7 @@ class Witness:
             for row in rows.values():
                 known = self.grants[row.id]
                 if row.id not in rule.live:
-                    # It had been released, or extended under another fence, and stands again.
+                    # It had been released, or granted anew under another fence, and is back.
                     known = Grant(row.id, name, row.fence, known.ends, known.since, again=True)
                     known.voided = True
                     self._voided.add((name, row.fence))
@@ -229,8 +240,8 @@ class Witness:
                 self._is_new(rule, row)
 
     def clock_was_set(self, step: float) -> None:
-        """Where the wall clock measures leases, setting it ends or prolongs them: belief and lease
-        part, and the fence alone protects."""
+        """Void all grants if the wall clock measures leases: setting it ends or prolongs them, so
+        that a client's validity and the lease differ, and only the fence protects."""
         if self.server.leases_by_wall:
             self.set_back += max(-step, 0.0)
             self.patience += max(-step, 0.0)
@@ -250,13 +261,13 @@ class Witness:
                 history.broken(claim_id, self.world.time)
 
     def finish(self, stuck: list[str]) -> None:
-        """After the quiet time at the end: everybody was served and nothing is left behind."""
-        for who in stuck:
-            self.accuse("P4", f"{who} still waits after a long quiet time")
+        """P4, P5: after the quiet time, every worker was served and nothing is left behind."""
+        for worker in stuck:
+            self.accuse("P4", f"{worker} still waits after a long quiet time")
         for node, core in self.clients:
             for held in core.ledger.by_owner.values():
                 if not node.dead and held.state is State.HELD and not core.is_held(held):
-                    self.accuse("P5", f"{held.claim.id} is over and was never told")
+                    self.accuse("P5", f"{held.claim.id} ended, and its loss was never reported")
         live = {
             claim_id
             for _, core in self.clients

@@ -1,6 +1,6 @@
 """The rule of an election: one leader, never two in one term, and terms that grow.
 
-It goes by what the clients are told: who leads under which term, and what those who only look see.
+The rule checks what the clients see: the term of each leader, and the leader that observers find.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from lockfast.model import Snapshot
 class ElectionRule(Rule):
     def __init__(self, accuse: Accuse, name: str) -> None:
         super().__init__(accuse, name)
-        self.greatest = 0  # the greatest term that a leader was told
+        self.greatest = 0  # the greatest term of a leader so far
         self._leaders: dict[int, str] = {}
         self._shown: dict[object, int] = {}
 
     def elected(self, held: Held, before: int) -> None:
-        """Somebody leads. ``before`` is the greatest term that was known when it stood."""
+        """Check a new leader. ``before`` is the greatest term when it stood for election."""
         term, claim_id = held.fence, held.claim.id
         other = self._leaders.setdefault(term, claim_id)
         if other != claim_id:
@@ -28,7 +28,7 @@ class ElectionRule(Rule):
         self.greatest = max(self.greatest, term)
 
     def shown(self, observer: object, seen: Snapshot) -> None:
-        """Somebody looked who leads: the same, somebody later, or nobody."""
+        """Check an observation: the same leader as before, a later one, or none."""
         if len(seen.holders) > 1:
             self.accuse("election", f"{self.name} shows {len(seen.holders)} leaders")
         for holder in seen.holders:

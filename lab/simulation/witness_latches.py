@@ -1,8 +1,8 @@
-"""The rules of latches and barriers, at which many wait for each other.
+"""The rules of latches and barriers, at which clients wait for each other.
 
-A latch lets nobody through before it was counted down as often as it says, by count-downs that are
-distinct: one whose reply was lost and that asks again counts once. Open, it lets everybody through.
-A barrier lets parties go in groups of exactly as many as it says, each of which had come.
+A latch of n lets nobody through before n distinct count-downs: one that is repeated after a lost
+reply counts once. An open latch lets every waiter through. A barrier of n lets parties go in groups
+of exactly n, all of which had arrived.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lockfast.core.law import Row
 from lockfast.model import Claim
 
 
-class Gate(Rule):
-    """Who passes holds nobody up."""
+class RendezvousRule(Rule):
+    """The rule of a name whose holders keep nobody out."""
 
     excludes = False
 
@@ -29,11 +29,11 @@ class Gate(Rule):
         return False
 
 
-class LatchRule(Gate):
+class LatchRule(RendezvousRule):
     def __init__(self, accuse: Accuse, name: str, size: int) -> None:
         super().__init__(accuse, name, size)
-        self.calls: dict[str, object] = {}  # which count-down a claim id belongs to
-        self.counted: set[str] = set()  # claim ids whose clients were told that they counted
+        self.calls: dict[str, object] = {}  # the count-down of each claim id
+        self.counted: set[str] = set()  # claim ids whose clients know that they counted
 
     def asked(self, node: Node, claim: Claim) -> None:
         super().asked(node, claim)
@@ -42,7 +42,7 @@ class LatchRule(Gate):
             self.calls[claim.id] = task.call
 
     def count(self, seen: Seen) -> int:
-        """How many distinct count-downs the store knows of."""
+        """Return the number of distinct count-downs in the store."""
         return len({self.calls[row.id] for row in seen.holds if row.id in self.calls})
 
     def look(self, seen: Seen, fresh: Sequence[Row]) -> None:
@@ -57,7 +57,7 @@ class LatchRule(Gate):
             lost = self.counted.difference(row.id for row in seen.holds)
             if lost:
                 self.counted -= lost
-                self.accuse("latch", f"{self.name} forgot the count-downs {sorted(lost)}")
+                self.accuse("latch", f"{self.name} lost the count-downs {sorted(lost)}")
 
     def fits(self, first: Row, seen: Seen) -> bool:
         return self.count(seen) >= self.size
@@ -72,29 +72,29 @@ class LatchRule(Gate):
         super().forgotten()
         self.counted.clear()
 
-    def told_counted(self, claim_ids: Sequence[str], seen: Seen) -> None:
-        """A count-down said yes: it counted once, and stays counted."""
+    def count_down_confirmed(self, claim_ids: Sequence[str], seen: Seen) -> None:
+        """Check a count-down that reported success: it counted, and stays counted."""
         known = {row.id for row in seen.holds}
         if not known.intersection(claim_ids):
-            self.accuse("latch", f"{claim_ids} counted {self.name} down, which knows nothing of it")
+            self.accuse("latch", f"{claim_ids} counted {self.name} down, but it was not counted")
         self.counted |= known.intersection(claim_ids)
 
-    def told_open(self, seen: Seen) -> None:
-        """A count-down said that nothing was left to count."""
+    def latch_reported_open(self, seen: Seen) -> None:
+        """Check a count-down that reported an open latch."""
         if (count := self.count(seen)) < self.size:
-            self.accuse("latch", f"{self.name} is said to be open after {count} of {self.size}")
+            self.accuse("latch", f"{self.name} was reported open after {count} of {self.size}")
 
-    def told_shut(self) -> None:
-        """A waiter's time was over, although the latch was open before it asked."""
-        self.accuse("latch", f"{self.name} is open and did not let somebody through")
+    def refused_though_open(self) -> None:
+        """Record that a waiter timed out, although the latch was open before it asked."""
+        self.accuse("latch", f"{self.name} is open and did not let a waiter through")
 
 
-class BarrierRule(Gate):
+class BarrierRule(RendezvousRule):
     def __init__(self, accuse: Accuse, name: str, size: int) -> None:
         super().__init__(accuse, name, size)
         self.groups = 0
         self.passed: set[str] = set()  # claim ids that left with a group
-        self.left: set[str] = set()  # claim ids that had given up, for certain, before
+        self.left: set[str] = set()  # claim ids of parties that had given up for certain
 
     def look(self, seen: Seen, fresh: Sequence[Row]) -> None:
         if not fresh:
@@ -104,7 +104,7 @@ class BarrierRule(Gate):
         if len(ids) != self.size:
             self.accuse("barrier", f"{self.name} let {len(ids)} of {self.size} go: {sorted(ids)}")
         if strangers := ids - self.takes.keys():
-            self.accuse("barrier", f"{sorted(strangers)} passed {self.name} and never came")
+            self.accuse("barrier", f"{sorted(strangers)} passed {self.name} and never arrived")
         if gone := ids & self.left:
             self.accuse("barrier", f"{sorted(gone)} had left {self.name} before it let them go")
         self.passed |= ids
@@ -112,11 +112,11 @@ class BarrierRule(Gate):
     def fits(self, first: Row, seen: Seen) -> bool:
         return len(seen.fair) >= self.size
 
-    def told_passed(self, claim_ids: Sequence[str]) -> None:
-        """A party was told that all had come."""
+    def passed_confirmed(self, claim_ids: Sequence[str]) -> None:
+        """Check a party that passed: it left with a group."""
         if not self.passed.intersection(claim_ids):
             self.accuse("barrier", f"{claim_ids} passed {self.name} without a group")
 
-    def told_late(self, claim_ids: Sequence[str]) -> None:
-        """A party gave up, and no request of it is still under way."""
+    def left_for_certain(self, claim_ids: Sequence[str]) -> None:
+        """Record that a party gave up, and that no request of it is under way."""
         self.left.update(claim_ids)

@@ -1,8 +1,8 @@
 """The rule of multi-locks: all or nothing.
 
-However an attempt ends that did not get all of its names (refused, cancelled, an error), its client
-holds nothing of it from then on, and what it held before it holds as before. That nobody waits for
-another in a circle is seen at the end of a run: everybody is done.
+After an attempt that did not get all of its names (refused, cancelled, an error), the client holds
+none of them, except for those it held before. The end of a run shows that there was no deadlock:
+every worker is done.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from lockfast.core.ledger import Held, State
 from lockfast.core.locks import Core
 
 
-def got_all(accuse: Accuse, names: Sequence[str], several: Sequence[Held]) -> None:
-    """The attempt was granted: one hold of each name."""
-    got = sorted(held.claim.name for held in several)
+def got_all(accuse: Accuse, names: Sequence[str], holds: Sequence[Held]) -> None:
+    """Check an attempt that was granted: one hold of each name."""
+    got = sorted(held.claim.name for held in holds)
     if got != sorted(names):
-        accuse("multi", f"asked for {sorted(names)} and was given {got}")
+        accuse("multi", f"asked for {sorted(names)} and got {got}")
 
 
 def got_nothing(accuse: Accuse, core: Core, claim_ids: Sequence[str], had: Held | None) -> None:
-    """The attempt is over, and was not granted. ``had`` was held before, once."""
+    """Check an attempt that was not granted. ``had`` was held before, once."""
     for claim_id in claim_ids:
         if claim_id in core.ledger.kept:
             name = core.ledger.kept[claim_id].claim.name

@@ -1,7 +1,7 @@
-"""The rule of a semaphore: never more permits than there are, of one size at a time.
+"""The rule of a semaphore: never more permits than its size, and one size at a time.
 
-A semaphore can be given another size under those who hold it. Then all who hold it or wait for it
-say the new one. Those who hold more than there is now go on, but nobody is let in beside them.
+A semaphore can be resized while it is held. Then the rows of all holders and waiters have the new
+size. Holders of more permits than the new size continue, but nobody is let in beside them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from lockfast.core.law import Row
 class PermitsRule(Rule):
     def __init__(self, accuse: Accuse, name: str, size: int) -> None:
         super().__init__(accuse, name, size)
-        self.sizes = {size}  # all that were ever asked for
+        self.sizes = {size}  # all sizes that were ever requested
         self.resizes = 0
         self._asked_at = 0.0
 
     def resizing(self, size: int, at: float) -> bool:
-        """A client asks for another size: from now on it may be in force. Whether no request for
-        another one can be under way."""
-        alone = at > self._asked_at + 1.0
+        """Record that a client requests a resize, which may take effect from now on. Return True if
+        no other resize can be under way."""
+        sole = at > self._asked_at + 1.0
         self.sizes.add(size)
         self.resizes += 1
         self._asked_at = at
         if self.history is not None:
             self.history.slots = max(self.sizes)
-        return alone
+        return sole
 
     def resized(self, size: int, before: Seen, after: Seen) -> None:
-        """It was done, and nobody else asked for another size meanwhile."""
+        """Check a resize that is done, without another one at the same time."""
         known = {row.id for kind in before for row in kind}
         for row in (row for kind in after for row in kind):
             if row.id in known and row.slots != size:

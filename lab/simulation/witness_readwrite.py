@@ -1,7 +1,7 @@
 """The rule of a read-write lock: never a reader and a writer together, never two writers.
 
-Who writes is known from what its client asked for, until that client says that it only reads from
-now on (a downgrade). Then it keeps its hold and its fence, and the store lets others read.
+The rule knows the writers from the clients' requests, until a client downgrades: then it keeps its
+hold and its fence, and the store admits other readers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class ReadWriteRule(Rule):
         return all(row.take != ALL_SLOTS for row in seen.holds)
 
     def downgrading(self, held: Held, at: float) -> None:
-        """Its client writes no more. For its history the writer may end from now on."""
+        """Record that a client writes no more. In the history, the writer may end from now on."""
         self.takes[held.claim.id] = 1
         self.downgrades.add(held.claim.id)
         if self.history is not None:
             self.history.broken(held.claim.id, at)
 
     def downgraded(self, held: Held, fence: int, seen: Seen) -> None:
-        """The store was told, and said yes: it is still held, as by a reader."""
+        """Check a downgrade that the store confirmed: the hold exists, as a reader's."""
         if held.fence != fence:
             self.accuse("downgrade", f"{held.claim.id} had fence {fence} and has {held.fence}")
         grant = self.live.get(held.claim.id)
@@ -44,11 +44,11 @@ class ReadWriteRule(Rule):
             return
         rows = [row for row in seen.holds if row.id == held.claim.id]
         if not rows:
-            self.accuse("downgrade", f"{held.claim.id} reads on, and is held no more")
+            self.accuse("downgrade", f"{held.claim.id} was downgraded, and its hold is gone")
         for row in rows:
             if row.take != 1:
-                self.accuse("downgrade", f"{held.claim.id} only reads, and keeps readers out")
+                self.accuse("downgrade", f"{held.claim.id} was downgraded, and keeps readers out")
 
     def may_write(self, held: Held) -> None:
-        """A reader asked to write, and was not told that it would wait for itself."""
+        """Record that a reader was allowed to write, which should raise `WouldDeadlock`."""
         self.accuse("downgrade", f"{held.claim.id} reads and was allowed to write")

@@ -1,6 +1,7 @@
-"""What the workers of a run have in common: they acquire something, and give it back, and tell the
-witness what they were told. What they do with it is in `work_locks`, `work_permits`,
-`work_readwrite`, `work_gates`, `work_election` and `work_multi`.
+"""The base of all workers: acquire, release, and report the results to the witness.
+
+The work on each kind of name is in `work_locks`, `work_permits`, `work_readwrite`, `work_latches`,
+`work_election` and `work_multi`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from lockfast.core.terms import Terms
 from lockfast.errors import BackendError, HoldLost, NotHeld, NotReplicated
 
 
-class Place:
-    """Where work is done: what all workers of a run share."""
+class RunContext:
+    """The state that all workers of a run share."""
 
     def __init__(self, world: World, witness: Witness, lease: float, weather: Weather) -> None:
         self.world = world
@@ -30,36 +31,36 @@ class Place:
         self.witness = witness
         self.lease = lease
         self.fine = weather.fine
-        self.counts: Counter[str] = Counter()  # what happened, to see that it does
+        self.counts: Counter[str] = Counter()  # events, to check that they do happen
 
 
 class Work(ABC):
-    """One kind of work on one name, or on some."""
+    """One kind of work, on one name or on more."""
 
-    def __init__(self, waiter: Place, name: str) -> None:
-        self.waiter = waiter
-        self.world = waiter.world
-        self.dice = waiter.dice
-        self.witness = waiter.witness
-        self.lease = waiter.lease
+    def __init__(self, context: RunContext, name: str) -> None:
+        self.context = context
+        self.world = context.world
+        self.dice = context.dice
+        self.witness = context.witness
+        self.lease = context.lease
         self.name = name
 
     @abstractmethod
-    async def turn(self, node: Node, core: Core) -> None:
-        """One turn of one worker. Cancelled or refused by the store it just ends."""
+    async def run_once(self, node: Node, core: Core) -> None:
+        """Perform one operation of one worker. Return early if it is cancelled or refused."""
 
-    def usher(self, core: Core) -> Coroutine[Any, Any, None] | None:
-        """What must be done when trouble is over, so that nobody waits in vain."""
+    def final_job(self, core: Core) -> Coroutine[Any, Any, None] | None:
+        """Return a job to run after the faults, so that no worker waits in vain; None: no job."""
         return None
 
-    # ---- acquire and release, with the witness looking on --------------------------------------
+    # ---- acquire and release, observed by the witness ------------------------------------------
 
     def knows(self, rule: Rule) -> None:
-        """Let the witness know of a name."""
+        """Register the rule of a name with the witness."""
         self.witness.rules[rule.name] = rule
 
     def begin(self) -> Task:
-        """The current task, which has not asked for anything yet."""
+        """Return the current task, as the beginning of a new call."""
         task = self.world.current
         assert task is not None
         task.asked = []
@@ -69,15 +70,15 @@ class Work(ABC):
     async def acquire(
         self, node: Node, core: Core, terms: Terms, timeout: float | None
     ) -> Held | None:
-        """A hold, or None: refused, cancelled, or what became of it is not known (then its history
-        stays open)."""
+        """Return a hold; None if it was refused, cancelled, or its outcome is unknown (then its
+        history stays open)."""
         task = self.begin()
         try:
             held = await core.attempt(terms, timeout)
         except BackendError:
             return None
         except NotReplicated:
-            self.waiter.counts["not replicated"] += 1
+            self.context.counts["not replicated"] += 1
             self.gave_up(node, task)
             return None
         except Cancelled:
@@ -90,34 +91,35 @@ class Work(ABC):
         return held
 
     def gave_up(self, node: Node, task: Task) -> None:
-        """Nobody wants it any more: where all is well, nothing is left of it a second later."""
-        if self.waiter.fine:
+        """Check that nothing of a call is left after a second, if the network is fine."""
+        if self.context.fine:
             self.world.after(1.0, self.witness.gave_up, node, list(task.asked))
 
     def entered(self, core: Core, held: Held) -> None:
-        """Its client knows that it holds it."""
+        """Record that a client knows of its hold."""
         self.witness.rules[held.claim.name].answered(held.claim.id, held.fence, self.world.time)
         core.ledger.on_end(held, lambda: self._ended(held))
 
     def _ended(self, held: Held) -> None:
         if held.state is State.LOST:
-            self.witness.told_lost(held)
+            self.witness.loss_reported(held)
 
     async def release(
-        self, core: Core, held: Held, *, last: bool, take: int = 1, told: bool = True
+        self, core: Core, held: Held, *, last: bool, take: int = 1, recorded: bool = True
     ) -> bool:
-        """One step out; whether it was done for certain. ``told``: history hears of it."""
+        """Release one entry; return True if that succeeded for certain. ``recorded``: in the
+        history, if it is the last entry."""
         history = self.witness.rules[held.claim.name].history
         operation = None
-        if last and told and history is not None:
+        if last and recorded and history is not None:
             operation = history.invoke("", "release", held.claim.id, self.world.time)
         try:
             await core.release(held, take)
         except (HoldLost, BackendError, NotHeld, Cancelled):
-            return False  # whether our release ended it is not known: the history stays open
+            return False  # the outcome is unknown: the history stays open
         if last:
-            # After a lost reply "not ours any more" is taken for our own doing: if an operator's
-            # break was faster, that is not quite true, and only the fence tells.
+            # After a lost reply, "not held" counts as our own release. If an operator's break was
+            # faster, that is not quite true, and only the fence shows it.
             if history and operation and not self.witness.is_voided(held):
                 history.answer(operation, self.world.time, True)
             self.witness.released(held)

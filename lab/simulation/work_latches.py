@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from lab.simulation.witness_latches import BarrierRule, LatchRule
-from lab.simulation.work import Place, Work
+from lab.simulation.work import RunContext, Work
 from lab.simulation.world import Cancelled, Node
 from lockfast.core import latches
 from lockfast.core.locks import Core
@@ -15,14 +15,14 @@ from lockfast.core.terms import Terms
 from lockfast.errors import BackendError, NotReplicated
 from lockfast.model import BARRIER, LATCH
 
-KEEP = 600.0  # what is counted is not forgotten within a run, also if the clock is set
+KEEP = 600.0  # no count-down expires within a run, even if the clock is set
 
 
 class Latches(Work):
-    """One latch after the other: when somebody knows that it is open, the next one is used."""
+    """One latch after the other: once a worker knows that it is open, the next one is used."""
 
-    def __init__(self, waiter: Place, name: str) -> None:
-        super().__init__(waiter, name)
+    def __init__(self, context: RunContext, name: str) -> None:
+        super().__init__(context, name)
         self.size = self.dice.choice((1, 2, 3, 5))
         self._rules: list[LatchRule] = []
         self._waiting: Counter[LatchRule] = Counter()
@@ -34,8 +34,8 @@ class Latches(Work):
             self._rules.append(rule)
             self.knows(rule)
 
-    async def turn(self, node: Node, core: Core) -> None:
-        # Now and then somebody comes late to one that was open long ago.
+    async def run_once(self, node: Node, core: Core) -> None:
+        # Now and then a worker comes late to a latch that opened long ago.
         rule = self._rules[-1] if self.dice.random() < 0.9 else self.dice.choice(self._rules)
         if self.dice.random() < 0.5:
             await self._count_down(core, rule)
@@ -43,7 +43,7 @@ class Latches(Work):
             await self._wait(node, core, rule)
 
     async def _count_down(self, core: Core, rule: LatchRule) -> bool:
-        """Whether it is known to be open."""
+        """Count down; return True if the latch is known to be open."""
         task, server = self.begin(), self.witness.server
         restarts = server.restarts
         terms = Terms(rule.name, KEEP, False, slots=LATCH + self.size, take=1, owner=object())
@@ -54,10 +54,10 @@ class Latches(Work):
         if server.restarts == restarts:
             seen = server.seen(rule.name)
             if counted:
-                rule.told_counted(task.asked, seen)
-                self.waiter.counts["counted"] += 1
+                rule.count_down_confirmed(task.asked, seen)
+                self.context.counts["counted"] += 1
             else:
-                rule.told_open(seen)
+                rule.latch_reported_open(seen)
         if not counted:
             self._next(rule)
         return not counted
@@ -79,33 +79,33 @@ class Latches(Work):
         finally:
             self._waiting[rule] -= 1
         if passed:
-            self.waiter.counts["let through"] += 1
+            self.context.counts["let through"] += 1
             self._next(rule)
         else:
             self.gave_up(node, task)
             if was_open and server.restarts == restarts:
-                rule.told_shut()
+                rule.refused_though_open()
 
-    def usher(self, core: Core) -> Coroutine[Any, Any, None] | None:
+    def final_job(self, core: Core) -> Coroutine[Any, Any, None] | None:
         return self._open_all(core)
 
     async def _open_all(self, core: Core) -> None:
-        """Count down what is waited for, until it is open."""
+        """Count down the latches that have waiters, until they are open."""
         for rule in list(self._rules):
             while self._waiting[rule] and not await self._count_down(core, rule):
                 pass
 
 
 class Barriers(Work):
-    """One barrier, used again and again. Who is alone there gives up after a while."""
+    """One barrier, used repeatedly. A party without enough others gives up after a while."""
 
-    def __init__(self, waiter: Place, name: str) -> None:
-        super().__init__(waiter, name)
+    def __init__(self, context: RunContext, name: str) -> None:
+        super().__init__(context, name)
         self.size = self.dice.choice((2, 2, 3))
         self.rule = BarrierRule(self.witness.accuse, name, self.size)
         self.knows(self.rule)
 
-    async def turn(self, node: Node, core: Core) -> None:
+    async def run_once(self, node: Node, core: Core) -> None:
         task, rule = self.begin(), self.rule
         terms = Terms(self.name, self.lease, True, slots=BARRIER + self.size, owner=object())
         try:
@@ -116,10 +116,10 @@ class Barriers(Work):
                 self.gave_up(node, task)
             return
         if passed:
-            rule.told_passed(task.asked)
-            self.waiter.counts["gathered"] += 1
+            rule.passed_confirmed(task.asked)
+            self.context.counts["gathered"] += 1
             return
         self.gave_up(node, task)
         trouble = node.paused_until or node.cut_until or self.witness.server.restarts
-        if self.waiter.fine and not trouble:
-            rule.told_late(task.asked)
+        if self.context.fine and not trouble:
+            rule.left_for_certain(task.asked)

@@ -1,9 +1,9 @@
-"""Workers that lock: one name, in order or not, renewed or not, re-entered, broken by operators."""
+"""Workers that lock one name: fair or not, renewed or not, re-entered, broken by operators."""
 
 from __future__ import annotations
 
 from lab.simulation.rules import Rule
-from lab.simulation.work import Place, Work
+from lab.simulation.work import RunContext, Work
 from lab.simulation.world import Cancelled, Node
 from lockfast.core.ledger import Held
 from lockfast.core.locks import Core
@@ -12,7 +12,7 @@ from lockfast.errors import BackendError, HoldLost, NotHeld
 
 
 class Holding(Work):
-    """What is done with anything that is held."""
+    """Work with holds: use, renew, re-enter and release them."""
 
     def timeout(self) -> float | None:
         return self.dice.choice((0.0, 0.5, 3.0, None, None))
@@ -31,7 +31,7 @@ class Holding(Work):
         )
 
     async def use(self, core: Core, terms: Terms, held: Held) -> None:
-        """Hold it for a while, perhaps re-enter, renew or have it broken; then give it back."""
+        """Keep a hold for a while, perhaps re-enter, renew or break it; then release it."""
         dice, depth = self.dice, 1
         try:
             if dice.random() < 0.2:
@@ -47,7 +47,7 @@ class Holding(Work):
             await self.release(core, held, last=step == depth - 1)
 
     async def meddle(self, core: Core, held: Held) -> None:
-        """Renew it by hand, or have it broken by an operator, now and then."""
+        """Renew a hold explicitly, or break it as an operator does, now and then."""
         if self.dice.random() < 0.1:
             await core.renew(held, None)
         if self.dice.random() < 0.03:
@@ -55,17 +55,17 @@ class Holding(Work):
             await core.break_hold(held.claim.name, held.fence)
 
     async def linger(self, core: Core) -> None:
-        """Hold it: for no time, for a while, or for longer than a lease."""
+        """Sleep for no time, for a while, or for longer than a lease."""
         rest = self.dice.choice((0.0, 0.01, 0.1, self.lease * 0.5, self.lease * 1.5))
         await core.runtime.sleep(rest * self.dice.random())
 
 
 class Locks(Holding):
-    def __init__(self, waiter: Place, name: str) -> None:
-        super().__init__(waiter, name)
+    def __init__(self, context: RunContext, name: str) -> None:
+        super().__init__(context, name)
         self.knows(Rule(self.witness.accuse, name))
 
-    async def turn(self, node: Node, core: Core) -> None:
+    async def run_once(self, node: Node, core: Core) -> None:
         terms = self.terms(1, 1)
         held = await self.acquire(node, core, terms, self.timeout())
         if held is not None:

@@ -1,9 +1,9 @@
-"""Workers that take permits of a semaphore, some at once, and now and then give it another size."""
+"""Workers that take one or more permits of a semaphore, and now and then resize it."""
 
 from __future__ import annotations
 
 from lab.simulation.witness_permits import PermitsRule
-from lab.simulation.work import Place
+from lab.simulation.work import RunContext
 from lab.simulation.work_locks import Holding
 from lab.simulation.world import Cancelled, Node
 from lockfast.core import permits
@@ -14,15 +14,15 @@ SIZES = (1, 2, 3, 4)
 
 
 class Permits(Holding):
-    def __init__(self, waiter: Place, name: str) -> None:
-        super().__init__(waiter, name)
+    def __init__(self, context: RunContext, name: str) -> None:
+        super().__init__(context, name)
         self.size = self.dice.choice((2, 3))
         self.rule = PermitsRule(self.witness.accuse, name, self.size)
         self.knows(self.rule)
         self.resizes = self.dice.random() < 0.5
-        self._known: dict[Core, int] = {}  # the size that a client learned of
+        self._known: dict[Core, int] = {}  # the size that each client knows
 
-    async def turn(self, node: Node, core: Core) -> None:
+    async def run_once(self, node: Node, core: Core) -> None:
         dice, size = self.dice, self._known.get(core, self.size)
         if self.resizes and dice.random() < 0.15:
             await self._resize(core, size)
@@ -38,7 +38,7 @@ class Permits(Holding):
 
     async def _resize(self, core: Core, size: int) -> None:
         to, rule, seen = self.dice.choice(SIZES), self.rule, self.witness.server.seen
-        alone = rule.resizing(to, self.world.time) and self.waiter.fine
+        sole = rule.resizing(to, self.world.time) and self.context.fine
         count, before = rule.resizes, seen(self.name)
         try:
             await permits.resize(core, self.terms(size, 1), to)
@@ -48,12 +48,12 @@ class Permits(Holding):
             await self._learn(core, size)
             return
         self._known[core] = to
-        self.waiter.counts["resized"] += 1
-        if alone and rule.resizes == count and not self.witness.server.restarts:
+        self.context.counts["resized"] += 1
+        if sole and rule.resizes == count and not self.witness.server.restarts:
             rule.resized(to, before, seen(self.name))
 
     async def _learn(self, core: Core, size: int) -> None:
-        """Somebody gave it another size."""
+        """Ask for the current size: another client changed it."""
         try:
             _, self._known[core] = await permits.in_use(core, self.terms(size, 1))
         except (BackendError, NotReplicated, Cancelled):

@@ -1,10 +1,10 @@
-"""Workers that read or write: they enter again as what they may, ask for what they may not, and
-writers go on as readers when their last write entry ends."""
+"""Workers that read or write: they re-enter as permitted, try what is not permitted, and writers
+continue as readers when their last write entry ends."""
 
 from __future__ import annotations
 
 from lab.simulation.witness_readwrite import ReadWriteRule
-from lab.simulation.work import Place
+from lab.simulation.work import RunContext
 from lab.simulation.work_locks import Holding
 from lab.simulation.world import Cancelled, Node
 from lockfast.core.ledger import Held
@@ -16,12 +16,12 @@ READ, WRITE = 1, ALL_SLOTS
 
 
 class ReadWrite(Holding):
-    def __init__(self, waiter: Place, name: str) -> None:
-        super().__init__(waiter, name)
+    def __init__(self, context: RunContext, name: str) -> None:
+        super().__init__(context, name)
         self.rule = ReadWriteRule(self.witness.accuse, name)
         self.knows(self.rule)
 
-    async def turn(self, node: Node, core: Core) -> None:
+    async def run_once(self, node: Node, core: Core) -> None:
         entries = [self._draw()]
         terms = self.terms(ALL_SLOTS, entries[0])
         held = await self.acquire(node, core, terms, self.timeout())
@@ -42,7 +42,7 @@ class ReadWrite(Holding):
         return WRITE if self.dice.random() < 0.4 else READ
 
     async def _enter(self, core: Core, held: Held, entries: list[int]) -> None:
-        """Once more, as a reader or a writer; a reader that asks to write is refused."""
+        """Re-enter as a reader or a writer; a reader that asks to write is refused."""
         take = self._draw()
         try:
             again = await core.attempt(self.terms(ALL_SLOTS, take), None)
@@ -62,11 +62,11 @@ class ReadWrite(Holding):
         downgrades = take == WRITE and not last and WRITE not in entries
         if downgrades:
             self.rule.downgrading(held, self.world.time)
-        # The history knows of no downgrade: for it such a writer may end when it only reads.
-        told = held.claim.id not in self.rule.downgrades
-        done = await self.release(core, held, last=last, take=take, told=told)
+        # The history has no downgrades: in it, such a writer may end once it only reads.
+        recorded = held.claim.id not in self.rule.downgrades
+        done = await self.release(core, held, last=last, take=take, recorded=recorded)
         if downgrades and done:
-            self.waiter.counts["downgraded"] += 1
+            self.context.counts["downgraded"] += 1
             if core.is_held(held):
                 self.rule.downgraded(held, fence, self.witness.server.seen(self.name))
         if not last:

@@ -1,8 +1,8 @@
-"""Virtual time, and processes that live in it: the third runtime of the core.
+"""Virtual time, and processes that run in it: the third runtime of the core.
 
 One heap of events, one random source, no threads: a run is a function of its seed. A node is a
-client's process. Its clock has an offset and a drift of its own and goes on while the node is
-paused, as a real one does; a crash closes its coroutines where they stand.
+client's process. Its clock has an offset and a drift of its own, and continues while the node is
+paused, as a real clock does. A crash closes its coroutines at their current await.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from lockfast.model import Who
 
-SOON = 0.01  # as long as a request and its reply take
+SOON = 0.01  # seconds: about as long as a request and its reply take
 
 
 class Cancelled(BaseException):
-    """What a simulated task is cancelled with: like asyncio's, not an Exception."""
+    """Thrown into a task to cancel it; like asyncio's, not an Exception."""
 
 
 class _Suspend:
-    """What a port yields to the world: wake me at ``until`` (true time) or by ``signal``."""
+    """A port's request to the world: resume at ``until`` (true time) or by ``signal``."""
 
     __slots__ = ("signal", "until")
 
@@ -36,7 +36,7 @@ class _Suspend:
 
 
 class World:
-    """The clock, the events and the dice."""
+    """The clock, the events and the random source."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -46,18 +46,18 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
-    def at(self, time: float, action: Callable[..., None], *said: Any) -> None:
+    def at(self, time: float, action: Callable[..., None], *args: Any) -> None:
         self._count += 1
-        heapq.heappush(self._events, (time, self._count, action, said))
+        heapq.heappush(self._events, (time, self._count, action, args))
 
-    def after(self, delay: float, action: Callable[..., None], *said: Any) -> None:
-        self.at(self.time + delay, action, *said)
+    def after(self, delay: float, action: Callable[..., None], *args: Any) -> None:
+        self.at(self.time + delay, action, *args)
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
         events = self._events
         while events and events[0][0] <= until and not done():
-            self.time, _, action, said = heapq.heappop(events)
-            action(*said)
+            self.time, _, action, args = heapq.heappop(events)
+            action(*args)
         if not done():
             self.time = max(self.time, until)
 
@@ -67,59 +67,59 @@ class World:
         self.after(0.0, self.resume, task, 0, False)
         return task
 
-    def resume(self, task: Task, turn: int, value: bool | BaseException) -> None:
-        """Go on with a task, unless something else did since (its turn has passed)."""
+    def resume(self, task: Task, step: int, value: bool | BaseException) -> None:
+        """Resume a task, unless something else has since (then its step differs)."""
         node = task.node
-        if task.done or turn != task.turn or node.dead:
+        if task.done or step != task.step or node.dead:
             return
         if node.paused_until > self.time:
-            self.at(node.paused_until, self.resume, task, turn, value)
+            self.at(node.paused_until, self.resume, task, step, value)
             return
-        task.turn += 1
+        task.step += 1
         self.current = task
         try:
             if isinstance(value, BaseException):
-                wish = task.work.throw(value)
+                suspend = task.work.throw(value)
             else:
-                wish = task.work.send(value if turn else None)
+                suspend = task.work.send(value if step else None)
         except StopIteration:
             task.done = True
         except Cancelled:
             task.done = True
-        except Exception as error:  # the core let something escape: a finding, not an accident
+        except Exception as error:  # the core let it escape: a violation
             task.done = True
             self.crashes.append(error)
         else:
-            if wish.signal is not None:
-                wish.signal.waiter = (task, task.turn)
-            if wish.until != float("inf"):
-                self.at(wish.until, self.resume, task, task.turn, False)
-            if task.turn == task.cancel_at:
-                self.after(self.dice.random() * SOON, self._cancel_there, task, task.turn)
+            if suspend.signal is not None:
+                suspend.signal.waiter = (task, task.step)
+            if suspend.until != float("inf"):
+                self.at(suspend.until, self.resume, task, task.step, False)
+            if task.step == task.cancel_at:
+                self.after(self.dice.random() * SOON, self._cancel_there, task, task.step)
         finally:
             self.current = None
 
     def cancel(self, task: Task) -> None:
-        """Cancel it where it waits, unless it is clearing up just now."""
+        """Cancel a task at its current await, unless that is shielded clean-up."""
         if not task.done and not task.shields:
-            self.after(0.0, self.resume, task, task.turn, Cancelled())
+            self.after(0.0, self.resume, task, task.step, Cancelled())
 
-    def _cancel_there(self, task: Task, turn: int) -> None:
-        if task.turn == turn:
+    def _cancel_there(self, task: Task, step: int) -> None:
+        if task.step == step:
             self.cancel(task)
 
 
 class Task:
-    """One coroutine on a node, and what it last asked a store for: ``asked`` are claim ids, and
-    ``call`` is something that no other call has. ``cancel_at`` is the turn in which it is
-    cancelled, when it waits: any await can be the one."""
+    """One coroutine on a node. ``step`` counts how often it was resumed; ``cancel_at`` is the step
+    at whose await it is cancelled, so that any await can be the one. ``asked`` are the claim ids of
+    its current call, and ``call`` identifies that call."""
 
-    __slots__ = ("asked", "call", "cancel_at", "done", "node", "shields", "turn", "work")
+    __slots__ = ("asked", "call", "cancel_at", "done", "node", "shields", "step", "work")
 
     def __init__(self, node: Node, work: Coroutine[Any, Any, Any]) -> None:
         self.node = node
         self.work = work
-        self.turn = 0
+        self.step = 0
         self.done = False
         self.shields = 0
         self.cancel_at = 0
@@ -128,7 +128,7 @@ class Task:
 
 
 class Node:
-    """A client's process: paused, crashed, cut off, with a clock that is not quite right."""
+    """A client's process: it may be paused, crashed or cut off, and its clock drifts."""
 
     def __init__(self, world: World, name: str, rate: float, offset: float) -> None:
         self.world = world
@@ -137,7 +137,7 @@ class Node:
         self.offset = offset
         self.paused_until = 0.0
         self.cut_until = 0.0
-        self.latest = 0.0  # when the last message that kept its order arrives
+        self.latest = 0.0  # when the last message in order arrives
         self.dead = False
         self.died_at = 0.0
         self.tasks: list[Task] = []
@@ -165,9 +165,9 @@ class SimSignal:
     def set(self) -> None:
         self.woken = True
         if self.waiter is not None:
-            task, turn = self.waiter
+            task, step = self.waiter
             self.waiter = None
-            self.node.world.after(0.0, self.node.world.resume, task, turn, True)
+            self.node.world.after(0.0, self.node.world.resume, task, step, True)
 
     async def wait(self, timeout: float | None) -> bool:
         if not self.woken:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import lockfast
-from lab.conformance.adapters import AroundStore
+from lab.conformance.adapters import HookedStore
 from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost, NotHeld, aio
 from lockfast.model import Granted
 from lockfast.stores.memory import MemoryStore
@@ -41,12 +41,12 @@ class Rig:
         self._clients.append(client)
         return client
 
-    def around(self, hook: Callable[[str, str], None] | None) -> AroundStore:
+    def around(self, hook: Callable[[str, str], None] | None) -> HookedStore:
         async def call_hook(verb: str, moment: str) -> None:
             if hook is not None:
                 hook(verb, moment)
 
-        return AroundStore(self.store, call_hook)
+        return HookedStore(self.store, call_hook)
 
     def wake_all(self) -> None:
         """Send a spurious wake-up to every waiter."""

@@ -16,7 +16,7 @@ from lab.simulate import main
 from lab.simulation import scenario
 from lab.simulation.bugs import BUGS
 from lab.simulation.lua_bugs import LUA_BUGS
-from lab.simulation.processes import KINDS, cast_of
+from lab.simulation.kinds import KINDS, kinds_of
 from lab.simulation.redis import RedisServer
 from lab.simulation.replica_bugs import REPLICA_BUGS
 from lab.simulation.replicas import Forgetful, Replicated
@@ -38,11 +38,11 @@ def test_trouble_really_happens():
 
 
 def test_every_kind_of_name_is_used_and_does_what_it_is_for():
-    kinds = Counter(kind for seed in range(1, 121) for kind in cast_of(seed))
+    kinds = Counter(kind for seed in range(1, 121) for kind in kinds_of(seed))
     assert kinds.keys() == KINDS.keys()
     assert kinds["lock"] > 40  # plain locks stay well covered
     happened = sum((run_seed(seed).counts for seed in range(1, 121)), Counter())
-    for what in ("downgraded", "resized", "several", "elected", "counted", "let through"):
+    for what in ("downgraded", "resized", "multi-locked", "elected", "counted", "let through"):
         assert happened[what] > 20, what
     assert happened["gathered"] > 200
 
@@ -61,7 +61,7 @@ def test_the_lua_of_redis_keeps_them_too():
 
 def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
     happened: Counter[str] = Counter()
-    for seed in [seed for seed in range(1, 41) if Replicated.has(cast_of(seed))]:
+    for seed in [seed for seed in range(1, 41) if Replicated.has(kinds_of(seed))]:
         report = run_seed(seed, Replicated)
         assert report.violations == [], f"seed {seed}"
         happened += report.counts
@@ -71,7 +71,7 @@ def test_no_belief_is_lost_by_a_failover_when_replicas_are_counted():
 
 def test_fences_grow_through_a_failover_that_forgets():
     lost = 0
-    for seed in [seed for seed in range(1, 41) if Forgetful.has(cast_of(seed))]:
+    for seed in [seed for seed in range(1, 41) if Forgetful.has(kinds_of(seed))]:
         report = run_seed(seed, Forgetful)
         assert report.violations == [], f"seed {seed}"
         lost += report.lost
@@ -96,19 +96,19 @@ def test_a_planted_bug_is_gone_when_the_hunt_is_over(bug, capsys):
 
 
 def test_a_planted_bug_is_found_here_too(capsys):
-    assert main(["--bug", "one_more_than_there_are", "--seeds", "50"]) == 0
-    assert main(["--bug", "lua_one_more_than_there_are", "--seeds", "50"]) == 0
+    assert main(["--bug", "more_holders_than_slots", "--seeds", "50"]) == 0
+    assert main(["--bug", "lua_more_holders_than_slots", "--seeds", "50"]) == 0
     assert capsys.readouterr().out.count("found by seed") == 2
 
 
 def test_a_witness_that_sees_nothing_is_noticed(monkeypatch, capsys):
     monkeypatch.setattr(scenario.Witness, "accuse", lambda self, promise, what: None)
-    assert main(["--bug", "one_more_than_there_are", "--seeds", "3"]) == 1
+    assert main(["--bug", "more_holders_than_slots", "--seeds", "3"]) == 1
     assert "NOT found" in capsys.readouterr().out
 
 
 def test_failing_seeds_are_shown_so_that_they_can_be_replayed(capsys):
-    with BUGS["one_more_than_there_are"].plant():
+    with BUGS["more_holders_than_slots"].plant():
         assert main(["--seeds", "2", "--first", "5"]) == 1
     shown = capsys.readouterr().out
     assert "seed 5:" in shown and "P1 at" in shown and "2 failed" in shown

@@ -31,7 +31,7 @@ SERVERS = {
     "redis_contended": [
         "200 wait: hand-overs",
         "200 wait: release→next p99",
-        "200 wait: Jain",
+        "200 wait: fairness",
         "200 wait: scripts per hand-over beside the claim",
         "200 wait: failed tries per hand-over",
         "two inside at once",
@@ -56,9 +56,9 @@ SERVERS = {
     "zookeeper": ["1 thread: with client.lock(name)", "1 thread: with client.lock(name)"],
     "zookeeper_contended": [
         "10 wait: hand-overs",
-        "10 wait: Jain",
+        "10 wait: fairness",
         "50 wait: hand-overs",
-        "50 wait: Jain",
+        "50 wait: fairness",
         "requests per hand-over, 50 wait against 10",
         "two inside at once",
         "50 wait in a process, idle: requests",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from operator_commands import Command, Need, Result
-from test_conformance import LACKS, STORES
 
 import lockfast
 from lockfast.cli.main import main
+from stores.test_conformance import LACKS, STORES
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def test_statements_of_other_users_do_not_break_the_checks(
     command: Command, mariadb_server: Any
 ) -> None:
     with mariadb_server.connect(charset="utf8mb4") as stranger:
-        slow = threading.Thread(target=stranger.query, args=["DO SLEEP(2) /* \N{GRINNING FACE} */"])
+        slow = threading.Thread(target=stranger.query, args=["DO SLEEP(2) /* \U0001f600 */"])
         slow.start()
         time.sleep(0.2)
         assert Verdict(command, mariadb_server.url).levels("replicas") == {"note"}

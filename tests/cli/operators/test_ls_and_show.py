@@ -14,7 +14,7 @@ from operator_commands import Command, Need
 import lockfast
 
 PATIENCE = 20.0
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202ejob\n\\x"
+HOSTILE = "\x1b]0;pwn\x07\x1b[2J\u202ejob\n\\x"
 
 
 def until(is_so: Callable[[], object], what: str) -> None:
@@ -178,7 +178,7 @@ def test_a_hostile_name_or_label_does_not_control_the_terminal(
         result = command(*arguments)
         for letter in "\x1b\x07\x9b\u202e\r":
             assert letter not in result.out + result.err, arguments
-        assert "owned" in result.out + result.err, arguments
+        assert "pwn" in result.out + result.err, arguments
     with pytest.raises(lockfast.HoldLost):
         hold.release()
 

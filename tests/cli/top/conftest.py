@@ -1,4 +1,4 @@
-"""The embedded store in a folder of its own, and terminals that end with the test."""
+"""Fixtures: the embedded store in a temporary folder, and `lockfast top` on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def driven() -> Iterator[Callable[..., Driven]]:
 
 @pytest.fixture
 def top(url: str, driven: Callable[..., Driven]) -> Callable[..., Driven]:
-    """`lockfast top` on a terminal."""
+    """Start `lockfast top` on a pseudo-terminal."""
 
-    def drive(*words: str, where: str = url, **more: Any) -> Driven:
-        return driven([*LOCKFAST, "top", "--url", where, "--interval", "0.2", *words], **more)
+    def drive(*arguments: str, where: str = url, **more: Any) -> Driven:
+        return driven([*LOCKFAST, "top", "--url", where, "--interval", "0.2", *arguments], **more)
 
     return drive

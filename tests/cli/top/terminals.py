@@ -1,5 +1,4 @@
-"""A real terminal to drive `lockfast top` on: a pty at one end, an emulator that knows what a
-screen would show at the other."""
+"""A program on a real pty, with a terminal emulator at the other end that keeps the screen."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from collections.abc import Callable
 
 import pyte
 
-# A machine that is busy with other things needs long for everything.
+# Generous limit for any single step on a busy machine.
 PATIENCE = 30.0
 LOCKFAST = [sys.executable, "-m", "lockfast"]
-# Ctrl-C, Ctrl-Z and a change of size are sent to whom the terminal controls.
+# Ctrl-C, Ctrl-Z and SIGWINCH are sent to the foreground job of the controlling terminal.
 CONTROLLED = [
     sys.executable,
     "-c",
@@ -28,18 +27,18 @@ CONTROLLED = [
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])",
 ]
-# The two screens of a terminal, and back; a cursor that is hidden, and shown.
-OTHER, BACK, HIDES, SHOWS = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25l", b"\x1b[?25h"
+# Sequences: alternate screen on and off, cursor hidden and shown.
+ALTERNATE, BACK, HIDES, SHOWS = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25l", b"\x1b[?25h"
 
 
 class Driven:
-    """A program on a terminal of so many columns and lines."""
+    """A program on a terminal of this size."""
 
     def __init__(
         self, command: list[str], columns: int = 80, lines: int = 24, **environment: str
     ) -> None:
         self._ours, theirs = os.openpty()
-        self.resize(columns, lines, tell=False)
+        self.resize(columns, lines, initial=True)
         self.raw = b""
         self.before = termios.tcgetattr(theirs)
         self._theirs = theirs
@@ -52,19 +51,18 @@ class Driven:
             env={**os.environ, "TERM": "xterm-256color", **environment},
         )
 
-    def resize(self, columns: int, lines: int, *, tell: bool = True) -> None:
+    def resize(self, columns: int, lines: int, *, initial: bool = False) -> None:
         size = struct.pack("HHHH", lines, columns, 0, 0)
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
-        if tell:
-            for screen in self._screens:
-                screen.resize(lines, columns)
-        else:
+        if initial:
             self._screens = [pyte.Screen(columns, lines), pyte.Screen(columns, lines)]
             self._switch(0)
+        else:
+            for screen in self._screens:
+                screen.resize(lines, columns)
 
     def _switch(self, to: int) -> None:
-        """To the first or the other screen, which pyte does not know: what is written on one leaves
-        the other as it was."""
+        """Switch to the normal (0) or alternate (1) screen, which pyte does not implement."""
         self.screen = self._screens[to]
         if to:
             self.screen.reset()
@@ -75,26 +73,28 @@ class Driven:
 
     @property
     def text(self) -> str:
-        """What is on the screen now."""
+        """Text on the screen now."""
         self._read(0.0)
         return "\n".join(self.screen.display)
 
-    def line(self, word: str) -> str:
-        return next((line for line in self.text.splitlines() if word in line), "")
+    def line(self, text: str) -> str:
+        """First line of the screen that contains this text."""
+        return next((line for line in self.text.splitlines() if text in line), "")
 
-    def until(self, so: Callable[[str], object], what: str = "it never came to that") -> str:
-        """Wait until the screen is so; the screen."""
+    def until(self, is_so: Callable[[str], object], what: str = "condition not met") -> str:
+        """Wait until the screen satisfies the predicate; return its text."""
         ends = time.monotonic() + PATIENCE
-        while not so(text := self.text):
+        while not is_so(text := self.text):
             assert time.monotonic() < ends, f"{what}:\n{text}\n{self.raw[-500:]!r}"
             self._read(0.05)
         return text
 
-    def shows(self, *words: str) -> str:
-        return self.until(lambda text: all(word in text for word in words), f"no {words}")
+    def shows(self, *texts: str) -> str:
+        """Wait until the screen contains all of these texts."""
+        return self.until(lambda screen: all(text in screen for text in texts), f"no {texts}")
 
     def ended(self) -> int:
-        """Its exit code."""
+        """Wait for the end of the program; return its exit code."""
         ends = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < ends, f"it did not end:\n{self.text}"
@@ -103,15 +103,15 @@ class Driven:
         return self.process.returncode
 
     def is_restored(self) -> bool:
-        """As it was: the first screen, a cursor, lines that are echoed and edited."""
+        """True if the terminal is back to the normal screen, a visible cursor and its settings."""
         return (
-            self.raw.rindex(BACK) > self.raw.rindex(OTHER)
+            self.raw.rindex(BACK) > self.raw.rindex(ALTERNATE)
             and self.raw.rindex(SHOWS) > self.raw.rindex(HIDES)
             and termios.tcgetattr(self._theirs) == self.before
         )
 
     def hang_up(self) -> None:
-        """As an ssh whose line is cut."""
+        """Hang up, as a broken ssh connection does."""
         os.close(self._ours)
         os.close(self._theirs)
         self._ours, self._theirs = os.openpty()  # to be closed at the end
@@ -129,7 +129,7 @@ class Driven:
             data = os.read(self._ours, 65536)
             self.raw += data
             for part in re.split(rb"(\x1b\[\?1049[hl])", data):
-                if part in (OTHER, BACK):
-                    self._switch(int(part == OTHER))
+                if part in (ALTERNATE, BACK):
+                    self._switch(int(part == ALTERNATE))
                 else:
                     self._stream.feed(part)

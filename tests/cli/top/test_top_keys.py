@@ -1,4 +1,4 @@
-"""What keys do, and what a screen shows of it, without a screen."""
+"""Keys, rendered lines and the poller, without a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def press(operator, keys, listed=(), name=None, page=10):
     return answer
 
 
-def test_a_hold_is_broken_by_a_yes_to_a_question_and_by_nothing_else():
+def test_a_hold_is_broken_only_by_yes_to_the_question():
     listed = rows("a", "b")
     for answer in ("n", "enter", "esc", "b", " ", "q"):
         operator = Operator()
@@ -42,53 +42,53 @@ def test_a_hold_is_broken_by_a_yes_to_a_question_and_by_nothing_else():
     assert press(operator, ["y"], listed, listed[1]) is None
 
 
-def test_the_fence_is_that_of_the_question_whatever_the_name_became_meanwhile():
+def test_the_fence_is_that_of_the_question_even_if_the_holder_has_changed():
     operator, before = Operator(), rows("a")
     press(operator, ["b"], before)
     now = [Seen(inspection("a", 99), 1.0)]
     assert press(operator, ["y"], now, now[0]) == Break(address("a"), 1)
 
 
-def test_of_several_holders_one_is_chosen_first():
+def test_with_more_than_one_holder_one_must_be_selected_first():
     operator = Operator()
-    several = Seen(inspection("s", 1, 2, 3, slots=5, waiters=[1]), 0.0)
-    press(operator, ["b"], [several])
-    assert operator.mode is Mode.NAME and "3 hold it" in operator.message
-    press(operator, ["down", "b"], [several], several)
+    shared = Seen(inspection("s", 1, 2, 3, slots=5, waiters=[1]), 0.0)
+    press(operator, ["b"], [shared])
+    assert operator.mode is Mode.NAME and "3 holders" in operator.message
+    press(operator, ["down", "b"], [shared], shared)
     assert operator.target[1].fence == 2
-    press(operator, ["n", "end", "b"], [several], several)
-    assert operator.mode is Mode.NAME and "waits" in operator.message
+    press(operator, ["n", "end", "b"], [shared], shared)
+    assert operator.mode is Mode.NAME and "waiter" in operator.message
 
 
-def test_what_nobody_holds_cannot_be_broken():
+def test_a_name_without_a_holder_cannot_be_broken():
     operator, waited = Operator(), Seen(inspection("n", waiters=[1]), 0.0)
     press(operator, ["b"], [waited])
-    assert "nobody holds it" in operator.message and operator.target is None
+    assert "not held" in operator.message and operator.target is None
     press(operator, ["b"], [waited], None)
     assert operator.target is None
 
 
-def test_nothing_of_another_name_is_broken_in_a_names_view():
-    """The list and the name are looked up before each key; were one of them old, it is not used."""
+def test_a_hold_of_another_name_is_not_broken_in_the_details():
+    """List and details are updated before each key; outdated details are not used."""
     operator, listed = Operator(), rows("a", "b")
     press(operator, ["enter", "b"], listed, listed[1])
     assert operator.name == address("a") and operator.target is None
 
 
-def test_a_chosen_name_is_followed_when_lines_move():
+def test_the_selection_follows_its_name_when_lines_move():
     operator = Operator()
     press(operator, ["down"], rows("a", "b", "c"))
     assert operator.line_of(rows("x", "y", "b")) == 2
     assert operator.line_of(rows("x")) == 0
     press(operator, ["page down"], rows(*map(str, range(50))), page=20)
-    assert operator.chosen == address("20")
+    assert operator.selected == address("20")
     press(operator, ["page up", "up"], rows(*map(str, range(50))), page=20)
-    assert operator.chosen == address("0")
+    assert operator.selected == address("0")
     press(operator, ["down"], [])
-    assert operator.chosen is None
+    assert operator.selected is None
 
 
-def test_a_filter_takes_letters_and_has_an_end():
+def test_a_filter_takes_characters_up_to_a_limit():
     operator = Operator()
     press(operator, ["/", *"qsb", "up", "backspace"])
     assert operator.filter == "qs" and operator.mode is Mode.FILTER
@@ -100,7 +100,7 @@ def test_a_filter_takes_letters_and_has_an_end():
     assert operator.filter == "" and operator.mode is Mode.LIST
 
 
-def test_help_leads_back_to_where_it_was_asked_for():
+def test_help_returns_to_the_previous_mode():
     operator, listed = Operator(), rows("a")
     press(operator, ["enter", "?"], listed, listed[0])
     assert operator.mode is Mode.HELP
@@ -112,12 +112,12 @@ def test_help_leads_back_to_where_it_was_asked_for():
     assert press(operator, ["q"], listed) == Quit()
 
 
-def test_keys_are_told_from_what_a_terminal_sends():
+def test_keys_are_parsed_from_terminal_input():
     assert parsed("\x1b[A\x1bOBjk\r\n\x7f\x1b[5~") == [
         "up", "down", "j", "k", "enter", "enter", "backspace", "page up",
     ]  # fmt: skip
     assert parsed("\x1b") == ["esc"] and parsed("ä/") == ["ä", "/"]
-    assert parsed("\x1b[1;5C\x1b[200~\x01") == []  # what we do not know does nothing
+    assert parsed("\x1b[1;5C\x1b[200~\x01") == []  # unknown sequences are ignored
 
 
 # ---- lines ----------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def test_keys_are_told_from_what_a_terminal_sends():
 TOTALS = Totals(3, 3, 1, 2, 1.25, 0)
 
 
-def shown(operator, listed=(), name=None, width=80, height=24, trouble="", totals=TOTALS):
-    scene = Scene("redis at somewhere (default)", "12:00:00", totals, listed, name, trouble)
+def shown(operator, listed=(), name=None, width=80, height=24, problem="", totals=TOTALS):
+    scene = Scene("redis at somewhere (default)", "12:00:00", totals, listed, name, problem)
     lines = frame(scene, operator, width, height)
     assert len(lines) == height
     assert all(width_of(line.text) <= width for line in lines), lines
@@ -149,38 +149,38 @@ def test_every_mode_fits_every_size(size, mode):
     if mode is Mode.BREAK:
         operator.target = (name.inspection, name.snapshot.holders[0])
     operator.filter = "x" * 60
-    text = "\n".join(shown(operator, listed, name, *size, trouble="no answer " * 30))
+    text = "\n".join(shown(operator, listed, name, *size, problem="no answer " * 30))
     assert "\x1b" not in text
 
 
-def test_a_chosen_line_is_always_on_the_screen():
+def test_the_selected_line_is_always_on_the_screen():
     operator, listed = Operator(), rows(*(f"name-{number}" for number in range(200)))
     for key in ("down", "page down", "end", "up", "page up", "home"):
         press(operator, [key], listed, page=20)
-        chosen = operator.chosen.name
+        selected = operator.selected.name
         lines = frame(Scene("", "", TOTALS, listed, None), operator, 80, 24)
         marked = [line.text for line in lines[2:-1] if line.style == "reverse"]
-        assert [line.split()[0] for line in marked] == [chosen]
+        assert [line.split()[0] for line in marked] == [selected]
     assert window(0, 5, 20) == 0 and window(199, 200, 20) == 180
 
 
-def test_the_view_says_what_it_does_not_show():
+def test_the_view_reports_unknown_names_and_empty_lists():
     operator = Operator()
     assert "9000 names (500 known)" in shown(operator, totals=Totals(9000, 500, 0, 0, 0, 4))[1]
     assert "lapsed 4" in shown(operator, totals=Totals(9000, 500, 0, 0, 0, 4))[1]
     assert "nothing is held" in shown(operator)[3]
     operator.filter = "x"
-    assert "nothing that matches" in shown(operator)[3]
+    assert "no name matches" in shown(operator)[3]
     operator.mode, operator.name = Mode.NAME, address("gone")
-    assert "nobody holds it" in shown(operator)[3]
+    assert "no holders" in shown(operator)[3]
 
 
-def test_trouble_is_shown_where_keys_are_and_keeps_its_beginning():
-    line = shown(Operator(), trouble="nothing seen for 3 s: " + "x" * 200)[-1]
-    assert line.startswith("nothing seen for 3 s") and line.endswith("…")
+def test_a_problem_replaces_the_key_line_and_keeps_its_beginning():
+    line = shown(Operator(), problem="no data for 3 s: " + "x" * 200)[-1]
+    assert line.startswith("no data for 3 s") and line.endswith("…")
 
 
-def test_readers_and_writers_are_told_apart():
+def test_readers_are_marked_in_the_details():
     operator = Operator()
     name = Seen(inspection("rw", 1, slots=ALL_SLOTS), 0.0)
     press(operator, ["enter"], [name])
@@ -195,83 +195,83 @@ def test_durations_are_brief(seconds, text):
     assert brief(seconds) == text
 
 
-# ---- looking --------------------------------------------------------------------------------
+# ---- polling --------------------------------------------------------------------------------
 
 
 class CountingAdmin(Admin):
-    """A store of very many names that counts what it is asked."""
+    """A store with very many names that counts listings and inspections."""
 
     def __init__(self, count):
         self.names = [address(f"{number:06}") for number in range(count)]
-        self.walks = self.looks = 0
+        self.listings = self.inspections = 0
         self.fails = False
 
     def addresses(self, prefix, *, everywhere):
-        self.walks += 1
+        self.listings += 1
         if self.fails:
-            raise BackendError("away")
+            raise BackendError("unreachable")
         return self.names
 
-    def look(self, address):
-        self.looks += 1
+    def inspect(self, address):
+        self.inspections += 1
         return inspection(address.name, 1)
 
 
-def polling(admin, interval=1.0):
-    return Poller(admin, "", everywhere=False, interval=interval, news=lambda: None)
+def poller_of(admin, interval=1.0):
+    return Poller(admin, "", everywhere=False, interval=interval, on_update=lambda: None)
 
 
-def test_a_round_asks_a_bounded_number_of_things():
+def test_a_round_sends_a_bounded_number_of_requests():
     admin = CountingAdmin(100_000)
-    poller = polling(admin)
+    poller = poller_of(admin)
     poller._round(1e9)
-    assert admin.walks == 1 and 0 < admin.looks <= 200
+    assert admin.listings == 1 and 0 < admin.inspections <= 200
     assert poller.model.totals().names == 100_000
 
 
-def test_a_walk_that_takes_long_is_not_repeated_soon(monkeypatch):
+def test_a_slow_listing_is_not_repeated_soon(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
     admin = CountingAdmin(10)
-    walk = admin.addresses
+    addresses = admin.addresses
 
-    def slow(*said, **more):
+    def slow(*args, **kwargs):
         now[0] += 3.0
-        return walk(*said, **more)
+        return addresses(*args, **kwargs)
 
     admin.addresses = slow
-    poller = polling(admin)
+    poller = poller_of(admin)
     for _ in range(40):
         poller._round(now[0])
         now[0] += 1.0
-    assert admin.walks == 2  # 3 s of walking, then 30 s of peace
+    assert admin.listings == 2  # a listing of 3 s, then a pause of 30 s
 
 
-def test_a_slow_store_is_looked_at_for_half_of_the_time(monkeypatch):
+def test_a_slow_store_is_inspected_for_half_of_the_time(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
     admin = CountingAdmin(1000)
-    look = admin.look
+    inspect = admin.inspect
 
     def slow(address):
         now[0] += 0.1
-        return look(address)
+        return inspect(address)
 
-    admin.look = slow
-    polling(admin)._round(now[0])
-    assert admin.looks in (5, 6)  # half a second of looks that take 0.1 s
+    admin.inspect = slow
+    poller_of(admin)._round(now[0])
+    assert admin.inspections in (5, 6)  # half a second of inspections that take 0.1 s
 
 
-def test_trouble_ends_when_the_store_answers_again():
+def test_a_problem_ends_when_the_store_answers_again():
     admin = CountingAdmin(1)
     admin.fails = True
-    poller = polling(admin, 0.2)
-    told = []
-    poller._news = lambda: told.append(poller.trouble())
+    poller = poller_of(admin, 0.2)
+    problems = []
+    poller._on_update = lambda: problems.append(poller.problem())
     poller.start()
-    until(lambda: len(told) >= 2)
-    assert "away" in told[0] and told[1].startswith("nothing seen for")
+    until(lambda: len(problems) >= 2)
+    assert "unreachable" in problems[0] and problems[1].startswith("no data for")
     admin.fails = False
-    until(lambda: not told[-1])
+    until(lambda: not problems[-1])
     poller.stop()
     assert not poller._thread.is_alive()

@@ -1,5 +1,4 @@
-"""`lockfast top` on a real terminal of 80×24: what it shows, what keys do, and that it leaves no
-trace on the screen, however it ends."""
+"""`lockfast top` on a real terminal of 80×24: its screens and keys, and the restored terminal."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ HOLDS = (
 
 
 class Others:
-    """Other processes that hold a name, or wait for it."""
+    """Other processes that hold a name or wait for it."""
 
     def __init__(self, url):
         self._url = url
         self._started = []
 
     def hold(self, name, label):
-        """Its fence, when it has it."""
+        """Acquire in another process; return the fence."""
         return int(self.ask(name, label).stdout.readline())
 
     def ask(self, name, label):
@@ -61,12 +60,12 @@ def others(url):
     others.end()
 
 
-def test_what_is_held_and_waited_for_stands_there_and_who_waits_longest_first(top, others, client):
+def test_the_list_shows_held_and_contended_names_longest_wait_first(top, others, client):
     client.lock("quiet").acquire()
     others.hold("orders:42", "import")
     waiter = others.ask("orders:42", "export")
     screen = top()
-    screen.shows("orders:42", "quiet", "2 names", "1 waited for by 1", "import")
+    screen.shows("orders:42", "quiet", "2 names", "1 contended, 1 waiting", "import")
     lines = screen.text.splitlines()
     assert len(lines) == 24 and all(len(line) == 80 for line in lines)
     assert lines[0].startswith("lockfast top  sqlite://")
@@ -78,16 +77,16 @@ def test_what_is_held_and_waited_for_stands_there_and_who_waits_longest_first(to
     assert screen.ended() == 0 and screen.is_restored()
 
 
-def test_a_name_is_looked_at_and_its_hold_broken_only_with_a_yes(top, others):
+def test_the_details_show_a_hold_and_only_yes_breaks_it(top, others):
     fence = others.hold("orders:42", "import")
     waiter = others.ask("orders:42", "export")
     screen = top()
-    screen.shows("1 waited for by 1")
+    screen.shows("1 contended, 1 waiting")
     screen.type("\r")
     screen.shows("holds", "(import)", str(fence), "1.", "(export)", "lock, 1 waiting")
     screen.type("b")
     screen.shows(
-        "Break the hold on orders:42?", "(import)", f"fence    {fence}", "Any other key: no"
+        "Break the hold on orders:42?", "(import)", f"fence    {fence}", "Any other key: cancel"
     )
     screen.type("n")
     screen.shows("nothing was broken", "holds")
@@ -104,11 +103,11 @@ def test_a_name_is_looked_at_and_its_hold_broken_only_with_a_yes(top, others):
     assert screen.ended() == 0 and screen.is_restored()
 
 
-def test_what_was_typed_before_the_question_is_no_answer_to_it(top, client):
+def test_keys_typed_before_the_question_do_not_answer_it(top, client):
     hold = client.lock("orders:42").acquire()
     screen = top()
     screen.shows("orders:42")
-    screen.type("byyy")  # at once, as a cat on the keyboard does
+    screen.type("byyy")  # at once
     screen.shows("Break the hold on orders:42?")
     time.sleep(0.5)
     screen.shows("Break the hold on orders:42?")
@@ -117,7 +116,7 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(top, client):
     assert client.inspect("orders:42").holders[0].fence == hold.fence
 
 
-def test_a_hold_that_changed_hands_behind_the_question_is_left_alone(top, client):
+def test_a_hold_acquired_while_the_question_is_open_is_not_broken(top, client):
     first = client.lock("orders:42").acquire()
     screen = top()
     screen.shows("orders:42")
@@ -126,7 +125,7 @@ def test_a_hold_that_changed_hands_behind_the_question_is_left_alone(top, client
     first.release()
     second = client.lock("orders:42").acquire()
     screen.type("y")
-    screen.shows("does not hold it any more, nothing was broken")
+    screen.shows("any more, nothing was broken")
     assert client.inspect("orders:42").holders[0].fence == second.fence
 
 
@@ -138,7 +137,7 @@ def test_a_filter_is_typed_kept_and_cleared(top, client):
     screen.type("/REP")
     screen.until(lambda text: "orders:1" not in text and "reports" in text and "/REP" in text)
     screen.type("\x7f\x7f\x7fzz")
-    screen.shows("nothing that matches")
+    screen.shows("no name matches")
     screen.type("\x7f\x7fs:2\r")
     screen.until(lambda text: "orders:2" in text and "reports" not in text)
     screen.shows("q quit")
@@ -146,35 +145,35 @@ def test_a_filter_is_typed_kept_and_cleared(top, client):
     screen.shows("orders:1", "orders:2", "reports")
 
 
-def test_a_line_is_chosen_by_arrows_and_letters_and_followed(top, client):
+def test_arrows_and_letters_select_a_line_which_is_followed(top, client):
     holds = {name: client.lock(name).acquire() for name in ("a", "b", "c")}
     screen = top()
     screen.shows("3 names")
 
-    def chosen(text):
+    def selected(text):
         for number, line in enumerate(text.splitlines()[3:6], 3):
             if screen.screen.buffer[number][0].reverse:
                 return line.split()[0]
 
-    assert screen.until(lambda text: chosen(text) == "a")
+    assert screen.until(lambda text: selected(text) == "a")
     screen.type(f"{ESC}[B")
-    screen.until(lambda text: chosen(text) == "b")
+    screen.until(lambda text: selected(text) == "b")
     screen.type("j")
-    screen.until(lambda text: chosen(text) == "c")
+    screen.until(lambda text: selected(text) == "c")
     screen.type(f"{ESC}OAk")
-    screen.until(lambda text: chosen(text) == "a")
+    screen.until(lambda text: selected(text) == "a")
     screen.type("G")
-    screen.until(lambda text: chosen(text) == "c")
-    holds["a"].release()  # the lines move up, and what was chosen stays so
-    screen.until(lambda text: "2 names" in text and chosen(text) == "c")
+    screen.until(lambda text: selected(text) == "c")
+    holds["a"].release()  # the lines move up, and the selection stays
+    screen.until(lambda text: "2 names" in text and selected(text) == "c")
 
 
-def test_help_and_the_ways_to_sort(top, client):
+def test_the_help_and_the_sort_orders(top, client):
     client.lock("orders:42").acquire()
     screen = top()
     screen.shows("by wait")
     screen.type("?")
-    screen.shows("Ctrl-Z suspend", "LAPSED are holds")
+    screen.shows("Ctrl-Z suspend", "LAPSED: holds")
     screen.type(" ")
     for order in ("by hold", "by hand-overs", "by lapsed", "by name", "by wait"):
         screen.type("s")
@@ -191,22 +190,22 @@ def test_a_hostile_name_cannot_move_the_cursor(top, client):
     assert b"\x1b]0;" not in screen.raw and b"\x07" not in screen.raw
 
 
-def test_letters_of_two_columns_keep_the_table_straight(top, client):
+def test_wide_characters_keep_the_table_aligned(top, client):
     client.lock("订单:42").acquire()
     client.lock("orders").acquire()
     screen = top()
     screen.shows("订", "orders")
     titles = screen.line("NAME")
-    for word in ("orders", "订"):
-        # pyte shows such a letter as itself and an empty cell.
-        row = next(line for line in screen.text.splitlines() if line.startswith(word))
+    for name in ("orders", "订"):
+        # pyte shows a wide character as itself and an empty cell.
+        row = next(line for line in screen.text.splitlines() if line.startswith(name))
         assert "lock" in row
     number = next(n for n, line in enumerate(screen.text.splitlines()) if line.startswith("订"))
     cells = "".join(screen.screen.buffer[number][x].data or "\0" for x in range(80))
     assert cells.index("lock") == titles.index("KIND")
 
 
-def test_another_size_is_drawn_anew(top, client):
+def test_a_change_of_size_redraws_the_screen(top, client):
     for number in range(40):
         client.lock(f"name-{number:02}").acquire()
     screen = top()
@@ -225,37 +224,37 @@ def test_another_size_is_drawn_anew(top, client):
 @pytest.mark.parametrize(
     "number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 )
-def test_a_signal_ends_it_and_gives_the_screen_back(top, client, number, code):
+def test_a_signal_ends_top_and_restores_the_terminal(top, client, number, code):
     screen = top()
     screen.shows("nothing is held")
     os.kill(screen.process.pid, number)
     assert screen.ended() == code and screen.is_restored()
 
 
-def test_ctrl_c_ends_it(top, client):
+def test_ctrl_c_ends_top(top, client):
     screen = top()
     screen.shows("nothing is held")
     screen.type("\x03")
     assert screen.ended() == 130 and screen.is_restored()
 
 
-def test_a_bug_of_ours_gives_the_screen_back_too(driven, url):
+def test_an_unexpected_exception_restores_the_terminal(driven, url):
     code = (
         "import sys\n"
         "from lockfast.cli.top import view\n"
         "from lockfast.cli.verbs import top\n"
-        "def broken(*said): raise RuntimeError('a bug')\n"
+        "def broken(*args): raise RuntimeError('a bug')\n"
         "top.frame = broken\n"
         "from lockfast.cli.main import main\n"
         "main(['top', '--url', sys.argv[1]])\n"
     )
     screen = driven([sys.executable, "-c", code, url])
     assert screen.ended() == 1 and screen.is_restored()
-    assert "RuntimeError: a bug" in screen.text  # on the first screen, where it can be read
+    assert "RuntimeError: a bug" in screen.text  # on the normal screen, where it can be read
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="a shell with job control")
-def test_ctrl_z_gives_the_screen_to_the_shell_and_fg_takes_it_again(driven, url, client):
+def test_ctrl_z_returns_to_the_shell_and_fg_resumes(driven, url, client):
     client.lock("orders:42").acquire()
     shell = driven(["bash", "--norc", "--noprofile", "-i"], PS1="ready> ")
     shell.shows("ready>")
@@ -275,17 +274,17 @@ def test_ctrl_z_gives_the_screen_to_the_shell_and_fg_takes_it_again(driven, url,
     assert shell.ended() == 0
 
 
-def test_one_that_was_stopped_unheard_draws_itself_again(top, client):
+def test_the_screen_is_redrawn_after_sigstop(top, client):
     client.lock("orders:42").acquire()
     screen = top()
     screen.shows("orders:42")
     os.kill(screen.process.pid, signal.SIGSTOP)
-    screen.screen.reset()  # somebody else wrote over it meanwhile
+    screen.screen.reset()  # as if overwritten meanwhile
     os.kill(screen.process.pid, signal.SIGCONT)
     screen.shows("orders:42", "q quit", "lockfast top")
 
 
-def test_where_there_is_no_terminal_it_says_what_to_use_instead(url):
+def test_without_a_terminal_the_error_names_the_alternative(url):
     done = subprocess.run(
         [*LOCKFAST, "top", "--url", url], capture_output=True, text=True, timeout=PATIENCE
     )
@@ -296,26 +295,26 @@ def test_where_there_is_no_terminal_it_says_what_to_use_instead(url):
     assert done.returncode == 2 and "--interval" in done.stderr
 
 
-def test_a_terminal_that_knows_only_ascii_gets_ascii(top, client):
+def test_an_ascii_terminal_gets_ascii(top, client):
     client.lock("orders:42").acquire()
     screen = top(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
-    screen.shows("orders:42", ">/s", "RET look")
+    screen.shows("orders:42", ">/s", "RET details")
     assert screen.raw.isascii()
 
 
-def test_a_terminal_that_goes_away_ends_it(top, client):
+def test_a_hang_up_ends_top(top, client):
     screen = top()
     screen.shows("nothing is held")
     screen.hang_up()
     assert screen.process.wait(PATIENCE) in (0, 129)
 
 
-def test_on_redis_it_shows_looks_and_breaks_as_well(top, redis_server, others):
+def test_top_shows_and_breaks_holds_on_redis(top, redis_server, others):
     others._url = redis_server.url
     fence = others.hold("top:orders", "import")
     others.ask("top:orders", "export")
     screen = top("top:", where=redis_server.url)
-    screen.shows("top:orders", "1 waited for by 1", "redis at 127.0.0.1")
+    screen.shows("top:orders", "1 contended, 1 waiting", "redis at 127.0.0.1")
     screen.type("b")
     screen.shows(f"fence    {fence}")
     screen.type("y")
@@ -324,7 +323,7 @@ def test_on_redis_it_shows_looks_and_breaks_as_well(top, redis_server, others):
     assert screen.ended() == 0 and screen.is_restored()
 
 
-def test_a_store_that_does_not_answer_is_said_and_it_goes_on(top, redis_server):
+def test_an_outage_of_the_store_is_shown_and_top_continues(top, redis_server):
     with (
         FaultProxy(("127.0.0.1", redis_server.port)) as network,
         lockfast.connect(redis_server.url, namespace="top") as client,
@@ -334,9 +333,9 @@ def test_a_store_that_does_not_answer_is_said_and_it_goes_on(top, redis_server):
         screen.shows("orders:42")
         network.refuse()
         network.reset()
-        screen.shows("nothing seen for", "orders:42")
+        screen.shows("no data for", "orders:42")
         screen.type("?")
-        screen.shows("Ctrl-Z suspend")  # keys do not wait for a store
+        screen.shows("Ctrl-Z suspend")  # keys do not wait for the store
         screen.type("?b")
         screen.shows("Break the hold on orders:42?")
         screen.type("y")
@@ -344,26 +343,26 @@ def test_a_store_that_does_not_answer_is_said_and_it_goes_on(top, redis_server):
         screen.type("q")
         network.accept()
         client.lock("new").acquire()
-        screen.until(lambda text: "new" in text and "nothing seen for" not in text)
+        screen.until(lambda text: "new" in text and "no data for" not in text)
         screen.type("q")
         assert screen.ended() == 0 and screen.is_restored()
 
 
-def test_many_hand_overs_and_a_lease_that_runs_out_are_told(top, url, client):
+def test_hand_overs_and_an_expired_lease_are_counted(top, url, client):
     stop = threading.Event()
 
-    def take_turns():
+    def contend():
         with lockfast.connect(url) as mine:
             while not stop.is_set():
                 with mine.lock("hot"):
                     time.sleep(0.05)
 
-    threads = [threading.Thread(target=take_turns) for _ in range(3)]
+    threads = [threading.Thread(target=contend) for _ in range(3)]
     for thread in threads:
         thread.start()
     screen = top()
     screen.shows("hot")
-    client.lock("short", lease=1.0).acquire()  # it is not renewed, and not released
+    client.lock("short", lease=1.0).acquire()  # neither renewed nor released
     screen.shows("short")
     screen.shows("lapsed 1")
     screen.until(lambda text: "hand-overs ≥ 0." not in text, "no hand-overs")

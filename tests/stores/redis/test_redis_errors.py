@@ -229,7 +229,7 @@ def test_loading_is_a_transient_error_that_ends_with_the_loading(
         except BackendError as error:
             assert error.transient
             seen += str(error)
-    assert "LOADING" in seen and "reading its data" in seen
+    assert "LOADING" in seen and "loading its data" in seen
     starter.join(PATIENCE)
     hold = mine.do(lambda client: client.lock(name).acquire())
     mine.do(lambda client: hold.release())

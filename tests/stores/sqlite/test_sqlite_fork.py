@@ -202,7 +202,7 @@ def test_a_child_forked_while_another_thread_creates_the_default_client_never_ha
         FORKS
         + """
 os.environ["LOCKFAST_URL"] = url
-import lockfast.sync.connect as sync
+import importlib; sync = importlib.import_module("lockfast.sync.connect")
 inside, go_on, connect = threading.Event(), threading.Event(), sync.connect
 def slow(*args):
     inside.set(); go_on.wait(60); return connect(*args)

@@ -27,7 +27,7 @@ from lockfast.stores.redlock.tasks import TaskVoters
 from lockfast.stores.redlock.threads import BlockingVoters
 from lockfast.stores.redlock.voting import Ballots
 
-# Seconds. A node that lost its data does not vote for so long, and a minute of that is enough.
+# Default, in seconds. A node that lost its data does not vote for this long, so it is kept short.
 LONGEST_LEASE = 60.0
 # Seconds for which the last fence of a name is remembered.
 MOST_LONGEST = 90.0

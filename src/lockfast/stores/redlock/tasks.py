@@ -90,7 +90,7 @@ class TaskVoters:
         self._interrupt = WakeupPipe()
         self.interrupt = self._interrupt.interrupt
 
-    # ---- asking ------------------------------------------------------------------------------
+    # ---- calls -------------------------------------------------------------------------------
 
     async def ask(
         self, calls: Calls, enough: Enough, budget: float, resend: bool = False

@@ -76,7 +76,7 @@ class BlockingVoters:
         self._listeners_mutex = threading.Lock()
         self._subscribed_since = [float("inf")] * self.size
 
-    # ---- asking ------------------------------------------------------------------------------
+    # ---- calls -------------------------------------------------------------------------------
 
     def ask(self, calls: Calls, enough: Enough, budget: float, resend: bool = False) -> list[Reply]:
         group = self._group(clock.now(), budget)

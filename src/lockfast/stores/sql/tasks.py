@@ -53,7 +53,7 @@ class LoopPool:
         self.closed = False
         self._end_of_loop = self._until_the_loop_ends()
 
-    async def live(self) -> None:
+    async def bind_to_loop(self) -> None:
         await anext(self._end_of_loop)
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
@@ -87,7 +87,7 @@ class TaskTransport:
     async def send(self, request: Any, budget: float) -> Any:
         """Return the reply. On cancellation, wait until the request is finished: the cancelled
         waiter leaves the queue next, on another connection, and must not overtake its own claim."""
-        executing = asyncio.ensure_future(self._persist(request, budget))
+        executing = asyncio.ensure_future(self._send_with_retries(request, budget))
         try:
             return await asyncio.shield(executing)
         except asyncio.CancelledError:
@@ -100,7 +100,7 @@ class TaskTransport:
                 executing.exception()  # retrieved, so asyncio does not report it
             raise
 
-    async def _persist(self, request: Any, budget: float) -> Any:
+    async def _send_with_retries(self, request: Any, budget: float) -> Any:
         until = clock.now() + budget
         attempt = 0
         while True:
@@ -115,7 +115,7 @@ class TaskTransport:
                 await asyncio.sleep(backoff(attempt))
 
     async def _once(self, request: Any, until: float) -> Any:
-        pool = await self._of_this_loop()
+        pool = await self._pool_of_this_loop()
         try:
             async with asyncio.timeout(max(until - clock.now(), 0.0)):
                 await pool.permits.acquire()
@@ -148,13 +148,13 @@ class TaskTransport:
                     pool.free.append(connection)
             pool.permits.release()
 
-    async def _of_this_loop(self) -> LoopPool:
+    async def _pool_of_this_loop(self) -> LoopPool:
         pool = self._pool
         if pool is None or pool.closed or pool.loop is not asyncio.get_running_loop():
             if pool is not None:
                 pool.close()  # its loop has ended, or runs in another thread: open a new pool
             pool = self._pool = LoopPool()
-            await pool.live()
+            await pool.bind_to_loop()
         return pool
 
     async def _ready(self, pool: LoopPool, until: float) -> Any:

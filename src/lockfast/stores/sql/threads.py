@@ -115,7 +115,7 @@ class BlockingTransport:
             except IndexError:
                 break
             if now - connection.used <= PROBE_AFTER:
-                self._close_one_that_is_idle(now)
+                self._close_one_idle(now)
                 return connection
             if now - connection.used <= IDLE and not connection.is_stale():
                 return connection
@@ -124,7 +124,7 @@ class BlockingTransport:
         self._all.add(connection)
         return connection
 
-    def _close_one_that_is_idle(self, now: float) -> None:
+    def _close_one_idle(self, now: float) -> None:
         try:
             if self._free and now - self._free[0].used > IDLE:
                 self._discard(self._free.pop(0))
@@ -166,6 +166,5 @@ def _new_permits() -> queue.SimpleQueue[None]:
 
 
 def backoff(attempt: int) -> float:
-    """Return a random pause in seconds: 0 after the first attempt, then growing to at most 20
-    ms."""
+    """Return a random pause in seconds: 0 after the first attempt, later at most 20 ms."""
     return random.random() * min(0.0002 * (2.0 ** min(attempt, 9) - 2.0), 0.02)

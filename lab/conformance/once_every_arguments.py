@@ -10,13 +10,13 @@ from typing import Any
 
 from lab.conformance.cases import case, raises
 from lab.conformance.locks import Traffic
-from lab.conformance.scheduled import apis, long_period, mark
+from lab.conformance.once_every import apis, long_period, mark
 from lab.conformance.worlds import World
 from lockfast import ConfigurationError
 
 
 @case()
-async def test_arguments_and_results_pass_through_on_functions_of_both_colours(
+async def test_arguments_and_results_pass_through_sync_and_async_functions(
     world: World,
 ) -> None:
     client = world.client()
@@ -36,26 +36,26 @@ async def test_arguments_and_results_pass_through_on_functions_of_both_colours(
     assert inspect.iscoroutinefunction(coroutine) and not inspect.iscoroutinefunction(plain)
     for function in (plain, coroutine):
         assert function.__doc__ == "What it is for." and function.__name__ in function.__qualname__
-        assert await world.call(function(1, 3, 4, two=5, six=6)) == (1, (3, 4), 5, {"six": 6})
-        assert await world.call(function(1)) is None
+        assert await world.result(function(1, 3, 4, two=5, six=6)) == (1, (3, 4), 5, {"six": 6})
+        assert await world.result(function(1)) is None
 
 
 @case()
-async def test_without_a_name_it_is_that_of_the_function(world: World) -> None:
+async def test_the_default_name_of_a_job_is_that_of_its_function(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
     plain, coroutine = apis(lambda: "ran")
     for function in (plain, coroutine):
-        assert await world.call(client.once_every(period)(function)()) == "ran", "a shared name"
+        assert await world.result(client.once_every(period)(function)()) == "ran", "a shared name"
         name = f"{function.__module__}.{function.__qualname__}"
         assert (await mark(other, name)).holders
-        assert await world.call(other.once_every(period)(function)()) is None
+        assert await world.result(other.once_every(period)(function)()) is None
         assert other.once_every(period, name=name)(lambda: "ran")() is None
         assert other.once_every(period, name=f"{name}x")(lambda: "ran")() == "ran"
 
 
 @case()
-async def test_a_turn_and_a_lock_of_the_same_name_do_not_meet(world: World) -> None:
+async def test_a_job_and_a_lock_of_the_same_name_are_independent(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
 
@@ -72,7 +72,7 @@ async def test_a_turn_and_a_lock_of_the_same_name_do_not_meet(world: World) -> N
 
 
 @case()
-async def test_a_period_may_be_said_in_many_ways(world: World) -> None:
+async def test_a_period_can_be_written_in_several_ways(world: World) -> None:
     client = world.client()
     ways: dict[Any, float] = {
         "90s": 90,
@@ -97,7 +97,7 @@ async def test_a_period_may_be_said_in_many_ways(world: World) -> None:
 
 
 @case()
-async def test_what_cannot_be_meant_with_a_period_is_refused_at_decoration(world: World) -> None:
+async def test_invalid_once_every_arguments_are_refused_at_decoration(world: World) -> None:
     traffic = Traffic()
     client = world.client(hook=traffic)
 
@@ -107,7 +107,7 @@ async def test_what_cannot_be_meant_with_a_period_is_refused_at_decoration(world
     def generator() -> Any:
         yield
 
-    async def generator_of_tasks() -> Any:
+    async def async_generator() -> Any:
         yield
 
     periods: list[Any] = ["", "5", "5x", "m", "-5m", " 5m", "5 m", "5m,", "1e3s", "0s", "5M"]
@@ -132,7 +132,7 @@ async def test_what_cannot_be_meant_with_a_period_is_refused_at_decoration(world
     for terms in bad:
         with raises(ConfigurationError, next(iter(terms))):
             client.once_every("5m", **terms)(job)
-    things: list[Any] = [generator, generator_of_tasks, partial(generator), World, "job", None]
+    things: list[Any] = [generator, async_generator, partial(generator), World, "job", None]
     for thing in things:
         with raises(ConfigurationError):
             client.once_every("5m", name="job")(thing)
@@ -149,19 +149,19 @@ class Job:
         return "ran"
 
 
-class JobOfTasks:
+class AsyncJob:
     async def __call__(self) -> str:
         await asyncio.sleep(0)
         return "ran"
 
 
 @case()
-async def test_what_can_be_called_can_run_once_if_it_is_given_a_name(world: World) -> None:
+async def test_any_callable_with_a_name_can_be_a_job(world: World) -> None:
     client = world.client()
     period = await long_period(client)
     plain, coroutine = apis(lambda: "ran")
-    things: list[Any] = [Job(), JobOfTasks(), partial(plain), partial(coroutine), Job().__call__]
+    things: list[Any] = [Job(), AsyncJob(), partial(plain), partial(coroutine), Job().__call__]
     for number, thing in enumerate(things):
         job = client.once_every(period, name=f"job{number}")(thing)
-        assert await world.call(job()) == "ran"
-        assert await world.call(job()) is None
+        assert await world.result(job()) == "ran"
+        assert await world.result(job()) is None

@@ -1,7 +1,7 @@
-"""Which kinds of names a seed is about: mostly plain locks, and every other kind often enough.
+"""The kinds of names that a seed uses: mostly plain locks, and every other kind often enough.
 
-It is drawn apart from all else, so that whoever looks for a bug in one kind can pass over the seeds
-that are about others without running them.
+The kinds are drawn from a random generator of their own, so that a search for a bug in one kind can
+skip the seeds of other kinds without running them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ KINDS: dict[str, type[Work]] = {
     "barrier": Barriers,
 }
 WEIGHTS = (40, 12, 16, 12, 6, 7, 7)
-TWO = 0.3  # how often a run is about two names
+TWO = 0.3  # how often a run uses two names
 
 
-def cast_of(seed: int) -> list[str]:
-    """The kinds of that seed, one or two; the same two are two names of one kind."""
+def kinds_of(seed: int) -> list[str]:
+    """Return the kinds of a seed, one or two. The same kind twice means two names of that kind."""
     dice = random.Random(f"cast {seed}")
     names = 2 if dice.random() < TWO else 1
     return dice.choices(tuple(KINDS), WEIGHTS, k=names)

@@ -12,7 +12,7 @@ from typing import Any
 from lab.conformance.adapters import AnyClient
 from lab.conformance.cases import case, raises
 from lab.conformance.concurrency import SOON
-from lab.conformance.latches import Lost
+from lab.conformance.latches import Failing
 from lab.conformance.worlds import World
 from lockfast import BackendError, HoldLost
 
@@ -49,7 +49,7 @@ def apis(body: Callable[[], Any], seconds: float = 0) -> list[Callable[[], Any]]
 
 
 @case()
-async def test_of_many_callers_one_runs_and_the_others_get_none(world: World) -> None:
+async def test_one_of_several_callers_runs_and_the_others_get_none(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     period = await long_period(clients[0])
     ran: list[str] = []
@@ -81,21 +81,21 @@ async def test_of_many_callers_one_runs_and_the_others_get_none(world: World) ->
 
 
 @case(processes=True)
-async def test_of_many_processes_one_runs(world: World) -> None:
+async def test_one_of_several_processes_runs(world: World) -> None:
     client = world.client()
     children = [world.child() for _ in range(3)]
     terms = {"name": "job", "period": await long_period(client), "lease": 30, "work": 0.1}
     for _ in range(2):
         for child in children:
-            child.tell("once", **terms)
-    answers = [await world.blocking(child.heard) for child in children * 2]
+            child.send("once", **terms)
+    answers = [await world.blocking(child.receive) for child in children * 2]
     (ran,) = [pid for pid in answers if pid is not None]
     assert ran in [child.pid for child in children]
     assert client.once_every(terms["period"], name="job")(lambda: "again")() is None
 
 
 @case()
-async def test_each_period_has_one_run(world: World) -> None:
+async def test_a_job_runs_once_in_each_period(world: World) -> None:
     client, other = world.client(), world.client()
     period, judged, last = 2, 0, 0
     for number in itertools.count():
@@ -107,7 +107,7 @@ async def test_each_period_has_one_run(world: World) -> None:
         await world.until(is_new)
         last = await period_now(client, period)
         results = [
-            await world.call(each.once_every(period, name="job")(function)())
+            await world.result(each.once_every(period, name="job")(function)())
             for each in (client, other)
             for function in apis(lambda: "ran")
         ]
@@ -120,16 +120,16 @@ async def test_each_period_has_one_run(world: World) -> None:
 
 
 @case()
-async def test_nobody_runs_again_before_at_least_has_passed(world: World) -> None:
+async def test_a_job_does_not_run_again_before_at_least_has_passed(world: World) -> None:
     client, other = world.client(), world.client()
     for number, function in enumerate(apis(time.monotonic)):
         terms: dict[str, Any] = {"name": f"job{number}", "at_least": "2.5s"}
         began = time.monotonic()
-        assert await world.call(client.once_every(0.5, **terms)(function)()) is not None
+        assert await world.result(client.once_every(0.5, **terms)(function)()) is not None
         again = other.once_every(0.5, **terms)(function)
 
         async def runs(again: Any = again) -> float | None:
-            result: float | None = await world.call(again())
+            result: float | None = await world.result(again())
             return result
 
         ran = await world.until(runs)
@@ -137,7 +137,7 @@ async def test_nobody_runs_again_before_at_least_has_passed(world: World) -> Non
 
 
 @case()
-async def test_who_calls_while_it_runs_is_not_kept_waiting(world: World) -> None:
+async def test_a_call_while_the_job_runs_returns_at_once(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
     for number in range(2):
@@ -152,12 +152,12 @@ async def test_who_calls_while_it_runs_is_not_kept_waiting(world: World) -> None
             return "ran"
 
         function = apis(meanwhile)[number]
-        assert await world.call(client.once_every(period, name=name)(function)()) == "ran"
+        assert await world.result(client.once_every(period, name=name)(function)()) == "ran"
         assert seen == [None, None]
 
 
 @case()
-async def test_a_run_beyond_at_most_loses_its_turn_and_another_may_run(world: World) -> None:
+async def test_a_run_longer_than_at_most_loses_its_hold_and_another_may_run(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
     events: list[str] = []
@@ -176,13 +176,13 @@ async def test_a_run_beyond_at_most_loses_its_turn_and_another_may_run(world: Wo
         return "too late"
 
     with raises(HoldLost, "'plain'", "max_hold"):
-        await world.call(client.once_every(period, name="plain", at_most=0.5)(plain)())
+        await world.result(client.once_every(period, name="plain", at_most=0.5)(plain)())
     with raises(HoldLost, "'coroutine'", "max_hold"):
-        await world.call(client.once_every(period, name="coroutine", at_most=0.5)(coroutine)())
+        await world.result(client.once_every(period, name="coroutine", at_most=0.5)(coroutine)())
     assert events == ["another", "cancelled"]
     for function in apis(lambda: "another"):
         again = other.once_every(period, name="plain")(function)
-        assert await world.call(again()) is None, "the second run did not count"
+        assert await world.result(again()) is None, "the second run did not count"
 
     async def another() -> Any:
         return other.once_every(period, name="coroutine")(lambda: "another")()
@@ -191,7 +191,7 @@ async def test_a_run_beyond_at_most_loses_its_turn_and_another_may_run(world: Wo
 
 
 @case()
-async def test_a_run_longer_than_its_lease_and_its_period_goes_on_alone(world: World) -> None:
+async def test_a_run_longer_than_its_lease_and_period_excludes_other_runs(world: World) -> None:
     client, other = world.client(lease=0.9), world.client()
     seen: list[Any] = []
 
@@ -200,15 +200,17 @@ async def test_a_run_longer_than_its_lease_and_its_period_goes_on_alone(world: W
         return "ran"
 
     for function in apis(meanwhile, seconds=1.5):
-        assert await world.call(client.once_every(0.5, name="job")(function)()) == "ran"
+        assert await world.result(client.once_every(0.5, name="job")(function)()) == "ran"
     assert seen == [None, None]
 
 
 @case(processes=True)
-async def test_a_caller_that_dies_at_work_is_replaced_in_the_same_period(world: World) -> None:
+async def test_a_caller_that_dies_during_its_run_is_replaced_in_the_same_period(
+    world: World,
+) -> None:
     client, child = world.client(), world.child()
     period = await long_period(client)
-    child.tell("once", name="job", period=period, lease=2, work=60)
+    child.send("once", name="job", period=period, lease=2, work=60)
 
     async def works() -> bool:
         return bool((await mark(client, "job")).holders)
@@ -223,7 +225,7 @@ async def test_a_caller_that_dies_at_work_is_replaced_in_the_same_period(world: 
 
 
 @case()
-async def test_a_run_that_raises_is_a_run(world: World) -> None:
+async def test_a_run_that_raises_counts_as_a_run(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
 
@@ -233,13 +235,13 @@ async def test_a_run_that_raises_is_a_run(world: World) -> None:
     for number, function in enumerate(apis(stumble)):
         name = f"job{number}"
         with raises(ZeroDivisionError, "mine"):
-            await world.call(client.once_every(period, name=name)(function)())
+            await world.result(client.once_every(period, name=name)(function)())
         for again in apis(lambda: "again"):
-            assert await world.call(other.once_every(period, name=name)(again)()) is None
+            assert await world.result(other.once_every(period, name=name)(again)()) is None
 
 
 @case()
-async def test_an_exception_comes_out_also_when_the_turn_is_lost(world: World) -> None:
+async def test_an_exception_of_the_job_propagates_even_when_the_hold_is_lost(world: World) -> None:
     client = world.client()
     period = await long_period(client)
 
@@ -257,37 +259,39 @@ async def test_an_exception_comes_out_also_when_the_turn_is_lost(world: World) -
     for number, function in enumerate(functions):
         job = client.once_every(period, name=f"job{number}", at_most=0.3)(function)
         with raises(ZeroDivisionError, "mine") as caught:
-            await world.call(job())
+            await world.result(job())
         assert "is lost" in "".join(caught.error.__notes__), "the loss must be attached"
 
 
 @case()
-async def test_answers_that_get_lost_make_no_second_run(world: World) -> None:
+async def test_lost_replies_do_not_cause_a_second_run(world: World) -> None:
     other = world.client()
     period = await long_period(other)
     for verb in ("claim", "transfer"):
         for number, function in enumerate(apis(lambda: "ran")):
-            lost = Lost(verb)
+            lost = Failing(verb)
             name = f"{verb} {number}"
             job = world.client(hook=lost).once_every(period, name=name)(function)
-            assert await world.call(job()) == "ran"
+            assert await world.result(job()) == "ran"
             assert lost.sent == 2, "no answer was lost: the case tests nothing"
             assert other.once_every(period, name=name)(lambda: "twice")() is None, verb
 
 
 @case()
-async def test_a_turn_that_could_not_begin_is_free(world: World) -> None:
+async def test_a_run_that_failed_to_begin_leaves_the_period_to_others(world: World) -> None:
     other = world.client()
     period = await long_period(other)
     for number, function in enumerate(apis(lambda: "ran")):
-        broken = world.client(hook=Lost("inspect", times=2))  # a look is asked for again, once
+        broken = world.client(hook=Failing("inspect", times=2))  # a look is asked for again, once
         with raises(BackendError):
-            await world.call(broken.once_every(period, name=f"job{number}")(function)())
+            await world.result(broken.once_every(period, name=f"job{number}")(function)())
         assert other.once_every(period, name=f"job{number}")(lambda: "ran")() == "ran"
 
 
 @case()
-async def test_an_interrupted_turn_is_free_unless_it_ran(world: World) -> None:
+async def test_an_interrupted_call_leaves_the_period_to_others_unless_the_job_ran(
+    world: World,
+) -> None:
     client, other = world.client(hook=world.step), world.client()
     period = await long_period(other)
     for step in itertools.count():
@@ -316,7 +320,7 @@ async def test_an_interrupted_turn_is_free_unless_it_ran(world: World) -> None:
 
 
 @case()
-async def test_a_renewal_on_its_way_does_not_change_the_mark(world: World) -> None:
+async def test_a_renewal_in_flight_does_not_shorten_the_mark_of_a_run(world: World) -> None:
     """It would end the mark with the lease, long before the period, and another would run."""
     on_its_way = threading.Event()
 

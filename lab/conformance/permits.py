@@ -17,7 +17,7 @@ from lockfast import AcquireTimeout, ConfigurationError, HoldLost, NotHeld
 
 
 @case()
-async def test_a_permit_of_one_client_is_given_back_by_another(world: World) -> None:
+async def test_a_permit_can_be_released_by_another_client(world: World) -> None:
     client, other = world.client(), world.client()
     ours, theirs = client.permits("a", 2), other.permits("a", 2)
     first, second = await ours.acquire(), await ours.acquire(timeout=0)
@@ -34,7 +34,7 @@ async def test_a_permit_of_one_client_is_given_back_by_another(world: World) -> 
 
 
 @case()
-async def test_a_permit_that_is_given_back_serves_who_waits(world: World) -> None:
+async def test_the_release_of_a_permit_serves_the_next_waiter(world: World) -> None:
     client, other, third = world.client(), world.client(), world.client()
     permit = await client.permits("a", 1).acquire()
     waiters = [world.spawn(other.permits("a", 1, timeout=SOON).acquire) for _ in range(2)]
@@ -51,7 +51,7 @@ async def test_a_permit_that_is_given_back_serves_who_waits(world: World) -> Non
 
 
 @case()
-async def test_never_more_permits_than_there_are_under_load(world: World) -> None:
+async def test_never_more_permits_are_in_use_than_exist_under_load(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     inside: list[str] = []
 
@@ -70,7 +70,7 @@ async def test_never_more_permits_than_there_are_under_load(world: World) -> Non
 
 
 @case()
-async def test_a_permit_is_not_renewed_and_ends_with_its_lease(world: World) -> None:
+async def test_a_permit_is_not_renewed_and_expires_with_its_lease(world: World) -> None:
     client, other = world.client(), world.client()
     began = time.monotonic()
     permit = await client.permits("a", 1, lease=0.6).acquire()
@@ -86,7 +86,7 @@ async def test_a_permit_is_not_renewed_and_ends_with_its_lease(world: World) -> 
 
 
 @case()
-async def test_a_permit_has_the_lease_that_its_acquire_was_told(world: World) -> None:
+async def test_acquire_can_set_the_lease_of_a_permit(world: World) -> None:
     client, other = world.client(), world.client()
     permits = client.permits("a", 3, lease=50)
     taken = [
@@ -113,21 +113,21 @@ async def test_a_permit_outlives_the_client_that_took_it(world: World) -> None:
 
 
 @case(processes=True)
-async def test_a_permit_outlives_its_process_and_is_given_back_by_another(world: World) -> None:
+async def test_a_permit_outlives_its_process_and_can_be_released_by_another(world: World) -> None:
     client, child, second = world.client(), world.child(), world.child()
-    permit = await world.blocking(partial(child.ask, "take_permit", name="a", of=1, lease=60))
+    permit = await world.blocking(partial(child.call, "take_permit", name="a", of=1, lease=60))
     child.kill()
     await world.sleep(0.1)
     assert await client.permits("a", 1).try_acquire() is None
-    await world.blocking(partial(second.ask, "give_permit", name="a", of=1, permit=permit))
+    await world.blocking(partial(second.call, "give_permit", name="a", of=1, permit=permit))
     permit = await client.permits("a", 1).acquire(timeout=0)
-    await world.blocking(partial(second.ask, "give_permit", name="a", of=1, permit=permit))
+    await world.blocking(partial(second.call, "give_permit", name="a", of=1, permit=permit))
     with raises(Refused, "HoldLost"):
-        await world.blocking(partial(second.ask, "give_permit", name="a", of=1, permit=permit))
+        await world.blocking(partial(second.call, "give_permit", name="a", of=1, permit=permit))
 
 
 @case()
-async def test_who_knows_the_id_can_let_a_permit_last_longer(world: World) -> None:
+async def test_any_client_that_knows_the_id_can_renew_a_permit(world: World) -> None:
     client, other = world.client(), world.client()
     permit = await client.permits("a", 1, lease=1).acquire()
     await other.permits("a", 1).renew(permit, lease=60)
@@ -146,7 +146,7 @@ async def test_who_knows_the_id_can_let_a_permit_last_longer(world: World) -> No
 
 
 @case()
-async def test_a_permit_is_given_back_once(world: World) -> None:
+async def test_a_permit_can_be_released_only_once(world: World) -> None:
     client, other = world.client(), world.client()
     permits = client.permits("a", 2)
     permit, theirs = await permits.acquire(), await other.permits("a", 2).acquire()
@@ -161,7 +161,7 @@ async def test_a_permit_is_given_back_once(world: World) -> None:
 
 
 @case()
-async def test_a_permit_of_another_name_is_not_touched(world: World) -> None:
+async def test_a_permit_id_is_refused_under_another_name(world: World) -> None:
     client = world.client()
     permit = await client.permits("a", 2).acquire()
     with raises(HoldLost, "'b'"):
@@ -173,7 +173,7 @@ async def test_a_permit_of_another_name_is_not_touched(world: World) -> None:
 
 
 @case()
-async def test_what_is_no_permit_is_refused_before_any_request(world: World) -> None:
+async def test_invalid_permit_ids_are_refused_before_any_request(world: World) -> None:
     traffic = Traffic()
     permits = world.client(hook=traffic).permits("a", 2)
     wrong: list[Any] = ["", "x", "lf1", "lf1::::", "lf2:a-1:5:30.0:2:1", None, 7, b"lf1:a-1:5"]
@@ -190,7 +190,7 @@ async def test_what_is_no_permit_is_refused_before_any_request(world: World) -> 
 
 
 @case()
-async def test_the_id_of_a_permit_is_told_to_nobody_else(world: World) -> None:
+async def test_the_id_of_a_permit_appears_in_no_log_message_or_error(world: World) -> None:
     client, other = world.client(), world.client()
     said: list[str] = []
 
@@ -227,7 +227,7 @@ async def test_the_id_of_a_permit_is_told_to_nobody_else(world: World) -> None:
 
 
 @case()
-async def test_a_permit_is_taken_over_as_a_hold(world: World) -> None:
+async def test_a_permit_can_be_attached_as_a_hold(world: World) -> None:
     client, taker = world.client(), world.client(lease=0.9)
     permits = client.permits("a", 2, lease=1)
     permit, second = await permits.acquire(), await permits.acquire(lease=60)
@@ -245,7 +245,7 @@ async def test_a_permit_is_taken_over_as_a_hold(world: World) -> None:
 
 
 @case()
-async def test_an_interruption_at_any_step_of_taking_a_permit_leaves_none_taken(
+async def test_an_interruption_at_any_step_of_acquiring_a_permit_leaves_none_in_use(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -271,7 +271,7 @@ async def test_an_interruption_at_any_step_of_taking_a_permit_leaves_none_taken(
 
 
 @case()
-async def test_a_permit_is_got_and_given_back_although_replies_are_lost(world: World) -> None:
+async def test_a_permit_is_acquired_and_released_although_replies_are_lost(world: World) -> None:
     other = world.client()
     for verb in ("claim", "transfer", "release"):
         lost = LostReply(verb)

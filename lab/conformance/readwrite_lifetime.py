@@ -15,7 +15,7 @@ from lockfast import HoldLost, WouldDeadlock
 
 
 @case()
-async def test_a_writer_that_releases_while_it_reads_lets_others_read(world: World) -> None:
+async def test_releasing_the_write_half_while_reading_lets_other_readers_in(world: World) -> None:
     client, other = world.client(), world.client()
     rw = client.rwlock("a")
     writing = await rw.write().acquire()
@@ -44,7 +44,7 @@ async def test_a_writer_that_releases_while_it_reads_lets_others_read(world: Wor
 
 
 @case()
-async def test_no_writer_comes_between_writing_and_reading_on(world: World) -> None:
+async def test_no_writer_gets_in_between_during_a_downgrade(world: World) -> None:
     client, other = world.client(), world.client()
     rw = client.rwlock("a")
     await rw.write().acquire()
@@ -67,7 +67,7 @@ async def test_no_writer_comes_between_writing_and_reading_on(world: World) -> N
 
 
 @case()
-async def test_a_writer_that_stops_reading_still_writes(world: World) -> None:
+async def test_releasing_the_read_half_while_writing_keeps_the_write_half(world: World) -> None:
     client, other = world.client(), world.client()
     rw = client.rwlock("a")
     async with rw.write() as writing:
@@ -80,7 +80,7 @@ async def test_a_writer_that_stops_reading_still_writes(world: World) -> None:
 
 
 @case()
-async def test_only_the_last_release_of_a_writer_makes_it_a_reader(world: World) -> None:
+async def test_only_the_last_release_of_the_write_half_downgrades(world: World) -> None:
     client, other = world.client(), world.client()
     rw = client.rwlock("a")
     await rw.write().acquire()
@@ -97,7 +97,7 @@ async def test_only_the_last_release_of_a_writer_makes_it_a_reader(world: World)
 
 
 @case()
-async def test_a_writer_that_became_a_reader_is_renewed_and_can_be_lost(world: World) -> None:
+async def test_a_downgraded_hold_is_renewed_and_can_be_lost(world: World) -> None:
     client, other = world.client(lease=0.8), world.client()
     rw = client.rwlock("a")
     writing = await rw.write().acquire()
@@ -112,7 +112,7 @@ async def test_a_writer_that_became_a_reader_is_renewed_and_can_be_lost(world: W
 
 
 @case()
-async def test_a_lost_reply_does_not_keep_a_writer_from_reading_on(world: World) -> None:
+async def test_a_downgrade_succeeds_although_its_reply_is_lost(world: World) -> None:
     lost = LostReply("shrink")
     client, other = world.client(hook=lost), world.client()
     rw = client.rwlock("a")
@@ -126,7 +126,7 @@ async def test_a_lost_reply_does_not_keep_a_writer_from_reading_on(world: World)
 
 
 @case()
-async def test_a_writer_that_is_broken_before_it_reads_on_is_told(world: World) -> None:
+async def test_a_downgrade_of_a_broken_hold_raises_hold_lost(world: World) -> None:
     client, other = world.client(), world.client()
     rw = client.rwlock("a")
     writing = await rw.write().acquire()
@@ -140,7 +140,7 @@ async def test_a_writer_that_is_broken_before_it_reads_on_is_told(world: World) 
 
 
 @case()
-async def test_an_interruption_at_any_step_of_writing_and_reading_on_leaves_nothing(
+async def test_an_interruption_at_any_step_of_a_downgrade_leaves_nothing_behind(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -165,13 +165,16 @@ async def test_an_interruption_at_any_step_of_writing_and_reading_on_leaves_noth
 
 
 @case()
-async def test_the_lease_of_one_reader_ends_without_the_others(world: World) -> None:
+async def test_the_lease_of_one_reader_ends_without_affecting_the_others(world: World) -> None:
     client, other, renewing = world.client(), world.client(), world.client(lease=1.5)
     kept = await renewing.rwlock("a").read().acquire()
     long = await client.rwlock("a", lease=50, owner="long").read().acquire()
     brief = await client.rwlock("a", lease=1).read().acquire()
     remaining = [held.remaining for held in (await other.inspect("a")).holders]
-    assert remaining[2] <= 1 and remaining[0] <= 1.5 < min(30, other.most(50)) < remaining[1] <= 50
+    assert (
+        remaining[2] <= 1
+        and remaining[0] <= 1.5 < min(30, other.longest_validity(50)) < remaining[1] <= 50
+    )
     writer = world.spawn(other.rwlock("a", timeout=SOON).write().acquire)
     assert await brief.wait_lost(SOON)
 
@@ -190,7 +193,7 @@ async def test_the_lease_of_one_reader_ends_without_the_others(world: World) -> 
 
 
 @case()
-async def test_a_reader_that_is_broken_is_told_alone(world: World) -> None:
+async def test_the_loss_of_one_reader_is_reported_to_that_reader_only(world: World) -> None:
     client, other = world.client(lease=0.6), world.client(lease=0.6)
     told: list[object] = []
     first = await client.rwlock("a", on_lost=told.append).read().acquire()
@@ -221,25 +224,25 @@ async def test_a_writer_waits_for_readers_whose_leases_end_by_themselves(world: 
 @case(processes=True)
 async def test_processes_read_together_and_write_alone(world: World) -> None:
     client, child, second = world.client(), world.child(), world.child()
-    first = await world.blocking(partial(child.ask, "read", name="a"))
+    first = await world.blocking(partial(child.call, "read", name="a"))
     async with client.rwlock("a", timeout=0).read() as mine:
         assert mine.fence > first
         with raises(Refused, "AcquireTimeout"):
-            await world.blocking(partial(second.ask, "write", name="a", timeout=0))
-    second.tell("write", name="a", timeout=SOON)
+            await world.blocking(partial(second.call, "write", name="a", timeout=0))
+    second.send("write", name="a", timeout=SOON)
     await world.until_waiting(client, "a", 1)
     assert await client.rwlock("a").read().try_acquire() is None, "it went past the writer"
-    await world.blocking(partial(child.ask, "release"))
-    assert await world.blocking(second.heard) > mine.fence
+    await world.blocking(partial(child.call, "release"))
+    assert await world.blocking(second.receive) > mine.fence
     assert await client.rwlock("a").read().try_acquire() is None
-    await world.blocking(partial(second.ask, "release"))
+    await world.blocking(partial(second.call, "release"))
     assert await client.rwlock("a").write().try_acquire() is not None
 
 
 @case(processes=True)
-async def test_a_reader_whose_process_is_killed_dies_alone(world: World) -> None:
+async def test_the_death_of_one_readers_process_does_not_affect_the_others(world: World) -> None:
     client, other, child = world.client(), world.client(), world.child()
-    await world.blocking(partial(child.ask, "read", name="a", lease=1.5, renew=True))
+    await world.blocking(partial(child.call, "read", name="a", lease=1.5, renew=True))
     mine = await client.rwlock("a").read().acquire()
     writer = world.spawn(other.rwlock("a", timeout=60).write().acquire)
     await world.until_waiting(client, "a", 1)
@@ -256,9 +259,9 @@ async def test_a_reader_whose_process_is_killed_dies_alone(world: World) -> None
 
 
 @case(processes=True)
-async def test_a_writer_whose_process_is_killed_leaves_the_name_to_others(world: World) -> None:
+async def test_the_write_lock_of_a_killed_process_becomes_free(world: World) -> None:
     client, child = world.client(), world.child()
-    fence = await world.blocking(partial(child.ask, "write", name="a", lease=1.5, renew=True))
+    fence = await world.blocking(partial(child.call, "write", name="a", lease=1.5, renew=True))
     assert await client.rwlock("a").read().try_acquire() is None
     child.kill()
     async with client.rwlock("a", timeout=SOON).read() as mine:
@@ -266,7 +269,7 @@ async def test_a_writer_whose_process_is_killed_leaves_the_name_to_others(world:
 
 
 @case()
-async def test_a_read_hold_and_a_write_hold_can_be_handed_over(world: World) -> None:
+async def test_read_and_write_holds_can_be_detached_and_attached(world: World) -> None:
     client, taker, other = world.client(), world.client(), world.client()
     text = await (await client.rwlock("a").read().acquire()).detach()
     reading = await taker.attach("a", text)

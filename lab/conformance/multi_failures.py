@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from typing import Any
 
-from lab.conformance.adapters import AnyClient, Either
+from lab.conformance.adapters import AnyClient, AnyPrimitive
 from lab.conformance.cases import case, raises
 from lab.conformance.concurrency import SOON
 from lab.conformance.locks import LostReply
@@ -30,7 +30,9 @@ async def never_left(world: World, client: AnyClient, other: AnyClient, work: An
 
 
 @case()
-async def test_an_interruption_at_any_step_of_a_multi_lock_leaves_nothing(world: World) -> None:
+async def test_an_interruption_at_any_step_of_a_multi_lock_leaves_nothing_behind(
+    world: World,
+) -> None:
     client, other = world.client(hook=world.step), world.client()
 
     async def cycle() -> None:
@@ -41,7 +43,7 @@ async def test_an_interruption_at_any_step_of_a_multi_lock_leaves_nothing(world:
 
 
 @case()
-async def test_an_interruption_leaves_nothing_of_more_names_than_one_request_takes(
+async def test_an_interruption_leaves_nothing_behind_when_the_names_need_several_requests(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -53,7 +55,9 @@ async def test_an_interruption_leaves_nothing_of_more_names_than_one_request_tak
 
 
 @case()
-async def test_an_interruption_leaves_nothing_at_any_of_several_clients(world: World) -> None:
+async def test_an_interruption_of_a_multi_lock_leaves_nothing_behind_at_any_of_its_clients(
+    world: World,
+) -> None:
     client, other = world.client(hook=world.step), world.client()
     clients = [world.client(hook=world.step) for _ in range(2)]
 
@@ -67,7 +71,7 @@ async def test_an_interruption_leaves_nothing_at_any_of_several_clients(world: W
 
 
 @case()
-async def test_an_interruption_at_any_step_of_waiting_for_one_gives_all_back(
+async def test_an_interruption_at_any_step_of_waiting_for_one_name_releases_the_others(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -89,7 +93,7 @@ async def test_an_interruption_at_any_step_of_waiting_for_one_gives_all_back(
 
 
 @case()
-async def test_an_interrupted_release_of_what_is_lost_in_part_gives_the_rest_back(
+async def test_an_interrupted_release_of_a_partly_lost_multi_hold_releases_the_rest(
     world: World,
 ) -> None:
     client, other = world.client(hook=world.step), world.client()
@@ -99,7 +103,7 @@ async def test_an_interrupted_release_of_what_is_lost_in_part_gives_the_rest_bac
         with raises(HoldLost, "'b'"):
             await hold.renew()
 
-        async def release(hold: Either = hold) -> None:
+        async def release(hold: AnyPrimitive = hold) -> None:
             with raises(HoldLost, "'b'"):
                 await hold.release()
 
@@ -114,7 +118,9 @@ async def test_an_interrupted_release_of_what_is_lost_in_part_gives_the_rest_bac
 
 
 @case(only="asyncio")
-async def test_a_cancelled_multi_lock_leaves_its_queue_and_gives_all_back(world: World) -> None:
+async def test_a_cancelled_multi_lock_leaves_its_queue_and_releases_the_other_names(
+    world: World,
+) -> None:
     client, other = world.client(), world.client()
     blocker = await other.lock("b").acquire()
     task = world.spawn(client.multi_lock("a", "b", "c").acquire)
@@ -128,7 +134,9 @@ async def test_a_cancelled_multi_lock_leaves_its_queue_and_gives_all_back(world:
 
 
 @case()
-async def test_a_lost_reply_to_the_claim_of_many_ends_in_holding_all(world: World) -> None:
+async def test_a_multi_lock_holds_all_names_although_the_reply_to_its_claim_is_lost(
+    world: World,
+) -> None:
     other = world.client()
     for names in (["a", "b", "c"], NAMES):
         lost = LostReply("claim_batch")
@@ -142,7 +150,7 @@ async def test_a_lost_reply_to_the_claim_of_many_ends_in_holding_all(world: Worl
 
 
 @case()
-async def test_a_lost_reply_to_the_claim_of_many_loses_no_place_in_the_queue(
+async def test_a_multi_lock_keeps_its_queue_position_although_the_reply_to_its_claim_is_lost(
     world: World,
 ) -> None:
     lost = LostReply("claim_batch")
@@ -158,7 +166,7 @@ async def test_a_lost_reply_to_the_claim_of_many_loses_no_place_in_the_queue(
 
 
 @case()
-async def test_a_lost_reply_to_the_release_of_many_is_asked_for_again(world: World) -> None:
+async def test_the_release_of_a_multi_lock_is_retried_when_its_reply_is_lost(world: World) -> None:
     other = world.client()
     for names in (["a", "b", "c"], NAMES):
         lost = LostReply("release_batch")
@@ -171,7 +179,9 @@ async def test_a_lost_reply_to_the_release_of_many_is_asked_for_again(world: Wor
 
 
 @case()
-async def test_a_store_that_is_away_gets_neither_a_claim_nor_keeps_one(world: World) -> None:
+async def test_a_multi_lock_that_failed_in_an_outage_leaves_no_claim_at_the_store(
+    world: World,
+) -> None:
     away: list[str] = ["after"]
 
     async def cut(verb: str, moment: str) -> None:
@@ -191,7 +201,7 @@ async def test_a_store_that_is_away_gets_neither_a_claim_nor_keeps_one(world: Wo
 
 
 @case()
-async def test_a_release_whose_outcome_is_unknown_can_be_asked_for_again(world: World) -> None:
+async def test_a_multi_lock_release_with_an_unknown_outcome_can_be_repeated(world: World) -> None:
     away: list[str] = []
 
     async def cut(verb: str, moment: str) -> None:
@@ -216,7 +226,9 @@ async def test_a_release_whose_outcome_is_unknown_can_be_asked_for_again(world: 
 
 
 @case()
-async def test_the_loss_of_one_is_told_once_and_the_others_are_given_back(world: World) -> None:
+async def test_the_loss_of_one_name_is_reported_once_and_the_others_are_released(
+    world: World,
+) -> None:
     client, other = world.client(lease=SHORT), world.client()
     told: list[object] = []
     multi = client.multi_lock("a", "b", "c", on_lost=told.append)
@@ -242,7 +254,7 @@ async def test_the_loss_of_one_is_told_once_and_the_others_are_given_back(world:
 
 
 @case()
-async def test_leaving_the_body_after_the_loss_of_one_raises_unless_the_body_did(
+async def test_leaving_the_body_after_the_loss_of_one_name_raises_unless_the_body_raised(
     world: World,
 ) -> None:
     client, other = world.client(lease=SHORT), world.client()
@@ -279,7 +291,7 @@ async def test_the_body_is_cancelled_when_one_of_its_names_is_lost(world: World)
 
 
 @case()
-async def test_what_is_lost_while_another_is_waited_for_is_told(world: World) -> None:
+async def test_a_name_lost_while_a_multi_lock_waits_for_another_is_reported(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     blocker = await other.lock("c").acquire()
 
@@ -300,7 +312,7 @@ async def test_what_is_lost_while_another_is_waited_for_is_told(world: World) ->
 
 
 @case()
-async def test_a_multi_lock_that_was_released_is_told_of_no_loss(world: World) -> None:
+async def test_on_lost_is_not_called_for_a_released_multi_lock(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
     told: list[object] = []
     outer = await client.lock("a").acquire()
@@ -315,7 +327,7 @@ async def test_a_multi_lock_that_was_released_is_told_of_no_loss(world: World) -
 
 
 @case()
-async def test_a_client_that_is_closed_meanwhile_keeps_none_of_them(world: World) -> None:
+async def test_closing_a_client_while_its_multi_lock_waits_releases_all_names(world: World) -> None:
     client, other = world.client(), world.client()
     blocker = await other.lock("b").acquire()
 
