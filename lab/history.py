@@ -93,7 +93,7 @@ class History:
         self._lives: defaultdict[str, _Life] = defaultdict(_Life)
 
     def invoke(self, client: str, verb: Verb, claim_id: str, at: float, take: int = 1) -> Operation:
-        """Record an open operation. It may have taken effect at any time from ``at`` on, or never."""
+        """Record an open operation, which may take effect at any time from ``at`` on, or never."""
         op = Operation(client, verb, claim_id, at, take)
         life = self._lives[claim_id]
         (life.claims if verb == "claim" else life.releases).append(op)
@@ -111,7 +111,7 @@ class History:
         op.answered, op.result = at, result
 
     def may_expire(self, claim_id: str, after: float) -> None:
-        """Record that the lease may end from ``after`` on; the latest call counts."""
+        """Record that the store may end the lease from ``after`` on; the latest call counts."""
         self._lives[claim_id].expires = after
 
     def broken(self, claim_id: str, at: float) -> None:
@@ -222,7 +222,7 @@ class _Room:
         return _Room(self.free, self.ends[:])
 
     def fit(self, take: int, at: float) -> float:
-        """Return the first instant from ``at`` on with room for ``take``; remove holds ended by then."""
+        """Return the first instant from ``at`` on with room; remove the holds ended by then."""
         while self.ends and (self.ends[0][0] <= at or self.free < take):
             end, freed = heappop(self.ends)
             self.free += freed

@@ -1,14 +1,15 @@
-"""One line of the table: what was measured, against what, and whether the target is met."""
+"""One line of the table: a figure, its comparison, and whether the target is met."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``met`` is None where there is no target: the line informs."""
+    """``met`` is None where there is no target."""
 
     what: str
     value: float
@@ -34,12 +35,14 @@ def at_least(
 
 
 def times(what: str, value: float, unit: str, against: str, ratio: float, least: float) -> Line:
-    """A line whose ratio to something measured beside it should not be below ``least``."""
+    """A line whose ratio to another figure of the same run should not be below ``least``."""
     return Line(what, value, unit, against, f"{ratio:.2f}×", f"≥ {least:g}×", ratio >= least)
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, and no more."""
+    """Format with three significant digits."""
+    if math.isnan(value):
+        return "–"
     if value == int(value) and abs(value) < 1000:
         return str(int(value))
     if abs(value) >= 100:
@@ -48,7 +51,7 @@ def number(value: float) -> str:
 
 
 def table(title: str, lines: Sequence[Line]) -> str:
-    """The lines under their heads, in columns."""
+    """Format the lines as a table with headings."""
     rows = [("what", "value", "against", "ratio", "target", "")]
     for line in lines:
         mark = "" if line.met is None else "✓" if line.met else "✗"

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
-from lockfast.cli.bench_outcome import jain, percentile
+from lockfast.cli.bench_outcome import hand_overs, jain, percentile
 
-from ._processes import Ready, wait_until
+from ._processes import wait_until
 
 T = TypeVar("T")
 Visit = tuple[int, float, float, float]  # fence, asked, acquired, released
@@ -36,10 +35,9 @@ Entrance = Callable[[], AbstractContextManager[int]]
 
 
 def visits_of(
-    enter: Entrance, ready: Ready, count: int, lasts: float, patience: float
+    enter: Entrance, begin: float, count: int, lasts: float, patience: float
 ) -> list[list[Visit]]:
-    """Let ``count`` threads of this process contend from the signal on; return their visits."""
-    begin = ready()
+    """Let ``count`` threads of this process contend from ``begin`` on; return their visits."""
     visits: list[list[Visit]] = [[] for _ in range(count)]
     threads = [
         threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
@@ -56,32 +54,32 @@ def _visit(enter: Entrance, begin: float, end: float, noted: list[Visit]) -> Non
     wait_until(begin)
     now = time.monotonic
     while (asked := now()) < end:
-        with enter() as fence:
-            acquired = now()
-            noted.append((fence, asked, acquired, now()))
+        try:
+            with enter() as fence:
+                acquired = now()
+                noted.append((fence, asked, acquired, now()))
+        except TimeoutError:
+            return
 
 
 def judged(everybody: Sequence[Sequence[Visit]], begin: float, end: float) -> Outcome:
-    """Merge the visits. They are ordered by fence or, without fences, by time."""
-    merged = sorted(
-        (fence, acquired, released, asked, who)
-        for who, visits in enumerate(everybody)
-        for fence, asked, acquired, released in visits
+    """Merge the visits of all contenders."""
+    merged = hand_overs(
+        [
+            [(fence, acquired, released) for fence, _, acquired, released in visits]
+            for visits in everybody
+        ],
+        begin,
+        end,
     )
-    gaps, overlaps = [], 0
-    for (_, _, released, _, before), (_, acquired, _, _, after) in pairwise(merged):
-        overlaps += acquired < released
-        if before != after and begin <= acquired < end:
-            gaps.append((acquired - released) * 1e6)
-    shares = [sum(begin <= visit[2] < end for visit in visits) for visits in everybody]
-    waits = [acquired - asked for _, acquired, _, asked, _ in merged if asked < end]
+    waits = [visit[2] - visit[1] for visits in everybody for visit in visits if visit[1] < end]
     return Outcome(
-        rate=len(gaps) / (end - begin),
-        p50=percentile(gaps, 0.5),
-        p99=percentile(gaps, 0.99),
+        rate=len(merged.gaps) / (end - begin),
+        p50=percentile(merged.gaps, 0.5),
+        p99=percentile(merged.gaps, 0.99),
         longest=max(waits, default=0.0) * 1e3,
-        fairness=jain(shares),
-        overlaps=overlaps,
+        fairness=jain(merged.shares),
+        overlaps=merged.overlaps,
     )
 
 

@@ -12,9 +12,7 @@ those few. "Bare token" is a token passed between as many processes: the floor (
 from __future__ import annotations
 
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,12 +21,13 @@ import filelock
 import lockfast
 
 from ._line import Line, at_least, at_most, number
-from ._pass_token import pass_token
-from ._processes import Ready, together, wait_until
-from ._visits import Outcome, Visit, judged, middle
+from ._processes import Ready, together
+from ._token_passing import pass_token
+from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 
 P50 = 1000.0  # µs
 FAIR = 0.95
+PATIENCE = 10.0
 SETTLE = 0.3  # seconds until all contenders are in the queue
 
 
@@ -128,16 +127,7 @@ def _member(
     """One process with its contending threads: its start time, and the visits of each."""
     with _entrance(subject, folder) as enter:
         begin = ready()
-        visits: list[list[Visit]] = [[] for _ in range(threads)]
-        threads = [
-            threading.Thread(target=_visit, args=(enter, begin, begin + lasts, noted), daemon=True)
-            for noted in visits
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(lasts + 15.0)
-        return begin, visits
+        return begin, visits_of(enter, begin, threads, lasts, PATIENCE)
 
 
 def _pass_token(
@@ -147,27 +137,15 @@ def _pass_token(
     return begin, [visits]
 
 
-def _visit(enter: Callable[[float], object], begin: float, end: float, noted: list[Visit]) -> None:
-    wait_until(begin)
-    now = time.monotonic
-    while (asked := now()) < end:
-        try:
-            with enter(10.0) as fence:  # type: ignore[attr-defined]
-                acquired = now()
-                noted.append((fence, asked, acquired, now()))
-        except TimeoutError:
-            return
-
-
 @contextmanager
-def _entrance(subject: str, folder: str) -> Iterator[Callable[[float], object]]:
-    """A function of the time-out that returns a context manager, which yields the fence, or 0."""
+def _entrance(subject: str, folder: str) -> Iterator[Entrance]:
+    """A function that returns a context manager, which yields the fence, or 0."""
     if subject == "lockfast":
         with lockfast.connect(f"sqlite://{folder}/locks.db") as client:
 
             @contextmanager
-            def enter(timeout: float) -> Iterator[int]:
-                with client.lock("orders:42", timeout=timeout) as hold:
+            def enter() -> Iterator[int]:
+                with client.lock("orders:42", timeout=PATIENCE) as hold:
                     yield hold.fence
 
             client.inspect("orders:42")  # the file is open before the contest begins
@@ -176,8 +154,8 @@ def _entrance(subject: str, folder: str) -> Iterator[Callable[[float], object]]:
         lock = filelock.FileLock(f"{folder}/a.lock")
 
         @contextmanager
-        def enter(timeout: float) -> Iterator[int]:
-            with lock.acquire(timeout=timeout):
+        def enter() -> Iterator[int]:
+            with lock.acquire(timeout=PATIENCE):
                 yield 0
 
         yield enter

@@ -217,7 +217,7 @@ def _member(
 ) -> list[list[Visit]]:
     """One process with its contending threads: the visits of each."""
     with _entrance(subject, port, name) as enter:
-        return visits_of(enter, ready, members[index], lasts, PATIENCE)
+        return visits_of(enter, ready(), members[index], lasts, PATIENCE)
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def _member(
 ) -> list[list[Visit]]:
     """One process with its contending threads: what each of them noted."""
     with _entrance(subject, port, name) as enter:
-        return visits_of(enter, ready, members[index], lasts, PATIENCE)
+        return visits_of(enter, ready(), members[index], lasts, PATIENCE)
 
 
 @contextmanager

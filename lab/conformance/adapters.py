@@ -111,7 +111,7 @@ class AnyHold:
 
 
 class AnyLock:
-    """A `lockfast.Lock` or a `lockfast.aio.Lock`; ``async with`` runs the context manager of its API."""
+    """A `lockfast.Lock` or a `lockfast.aio.Lock`, also as a context manager."""
 
     def __init__(self, raw: sync.Lock | aio.Lock) -> None:
         self.raw = raw

@@ -1,4 +1,4 @@
-"""Barriers: so many parties wait for each other and go on together, again and again."""
+"""Barriers: a fixed number of parties wait for each other and pass together, round after round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_no_party_passes_a_barrier_before_all_have_arrived(world: World) -
         await world.until_waiting(clients[0], "a", number + 1)
         assert await barrier.waiting() == number + 1
     await world.sleep(0.2)
-    assert not any(waiter.done for waiter in waiters), "passed before the third came"
+    assert not any(waiter.done for waiter in waiters), "a party passed before the third arrived"
     assert await clients[2].barrier("a", 3).wait(SOON) is True
     await all_true(waiters)
     assert await barrier.waiting() == 0
@@ -79,7 +79,7 @@ async def test_the_rounds_of_a_barrier_never_mix_and_no_party_is_left_behind(wor
     for task in [world.spawn(party, client) for client in clients * 2]:
         await task.join(60)
     assert passed == sorted(passed) and len(passed) == parties * rounds
-    # Were each bell lost, a refresh would find it, after about 1.5 seconds.
+    # If every wake-up were lost, the parties would pass at the next refresh, after about 1.5 s.
     assert time.monotonic() - began < rounds * 0.75
 
 
@@ -87,12 +87,12 @@ async def test_the_rounds_of_a_barrier_never_mix_and_no_party_is_left_behind(wor
 async def test_a_party_that_passed_but_cannot_release_does_not_block_the_next_round(
     world: World,
 ) -> None:
-    mute = world.client(lease=1.5, hook=Failing("release", float("inf"), "before"))
+    failing = world.client(lease=1.5, hook=Failing("release", float("inf"), "before"))
     client, other = world.client(), world.client()
     for number in range(2):
         waiter = world.spawn(client.barrier("a", 2).wait, SOON)
         await world.until_waiting(other, "a", 1)
-        last = mute if number == 0 else other
+        last = failing if number == 0 else other
         assert await last.barrier("a", 2).wait(0) is True, f"round {number}"
         assert await waiter.join() is True
 
@@ -108,11 +108,11 @@ async def test_processes_meet_at_a_barrier_round_after_round(world: World) -> No
     rounds = 8
     for child in children:
         child.send("rounds", name="a", parties=3, rounds=rounds)
-    told = [await world.blocking(partial(child.receive, 60)) for child in children]
+    times_by_child = [await world.blocking(partial(child.receive, 60)) for child in children]
     for number in range(rounds):
-        arrived = [times[number][0] for times in told]
-        passed = [times[number][1] for times in told]
-        assert max(arrived) <= min(passed), f"somebody passed round {number} too early"
+        arrived = [times[number][0] for times in times_by_child]
+        passed = [times[number][1] for times in times_by_child]
+        assert max(arrived) <= min(passed), f"a party passed round {number} too early"
 
 
 @case()
@@ -126,14 +126,14 @@ async def test_a_party_that_times_out_leaves_the_barrier(world: World) -> None:
     second = world.spawn(clients[2].barrier("a", 3).wait, SOON)
     await world.until_waiting(clients[0], "a", 2)
     await world.sleep(0.1)
-    assert not first.done and not second.done, "one who had left was counted"
+    assert not first.done and not second.done, "a party that had left was counted"
     assert await clients[1].barrier("a", 3).wait(SOON) is True
     await all_true([first, second])
 
 
 @case()
 async def test_a_timeout_that_crosses_the_last_arrival_counts_as_passing(world: World) -> None:
-    """The others have gone on, and counted on us: to say "not passed" would mix the rounds."""
+    """The others passed and counted this party: returning False would mix the rounds."""
     other = world.client()
     passed: list[bool] = []
 
@@ -150,7 +150,7 @@ async def test_a_timeout_that_crosses_the_last_arrival_counts_as_passing(world: 
 async def test_a_party_whose_claim_reply_is_lost_counts_once(world: World) -> None:
     other = world.client()
     lost = Failing("claim")
-    assert await world.client(hook=lost).barrier("a", 2).wait(0.3) is False, "it met itself"
+    assert await world.client(hook=lost).barrier("a", 2).wait(0.3) is False, "it was counted twice"
     assert lost.left == 0 and not await other.names()
     waiter = world.spawn(other.barrier("a", 2).wait, SOON)
     await world.until_waiting(other, "a", 1)
@@ -217,9 +217,9 @@ async def test_a_party_that_is_killed_leaves_the_barrier(world: World) -> None:
     child.send("wait", kind="barrier", name="a", size=2, timeout=60)
     await world.until_waiting(client, "a", 1)
     child.kill()
-    # Within seconds: at the latest when its place is not refreshed any more.
+    # Within seconds: at the latest when its entry in the queue expires without a refresh.
     await world.until_waiting(client, "a", 0)
-    assert await client.barrier("a", 2).wait(0) is False, "one who is dead was counted"
+    assert await client.barrier("a", 2).wait(0) is False, "a dead party was counted"
     second.send("wait", kind="barrier", name="a", size=2, timeout=60)
     await world.until_waiting(client, "a", 1)
     assert await client.barrier("a", 2).wait(SOON) is True

@@ -167,7 +167,7 @@ class _Commands:
         return bool(await getattr(self._client, kind)(name, size).wait(timeout))
 
     async def rounds(self, name: str, parties: int, rounds: int) -> list[tuple[float, float]]:
-        """When this process arrived at the barrier and when it passed, on the clock of this host."""
+        """When this process arrived at the barrier and passed it, on the clock of this host."""
         barrier = self._client.barrier(name, parties)
         times = []
         for _ in range(rounds):

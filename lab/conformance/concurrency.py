@@ -23,7 +23,7 @@ class AnyTask(ABC):
 
     @abstractmethod
     async def join(self, within: float = SOON) -> Any:
-        """Return its result, or raise its exception."""
+        """Return the result of the work, or raise its exception."""
 
     @property
     @abstractmethod
@@ -33,7 +33,7 @@ class AnyTask(ABC):
         raise TypeError("a thread cannot be cancelled")
 
     async def outcome(self) -> Any:
-        """Return its result, or None if it was cancelled."""
+        """Return the result of the work, or None if it was cancelled."""
         try:
             return await self.join()
         except asyncio.CancelledError:

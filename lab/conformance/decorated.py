@@ -1,4 +1,4 @@
-"""``@client.locked``: on def and async def, of a client of either colour."""
+"""``@client.locked`` on sync and async functions, from a client of either API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockfast.runtime.threads import run
 
 
 class Callee:
-    """A function that is none."""
+    """A callable that is not a function."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,7 +47,7 @@ async def test_a_decorated_function_runs_under_its_lock(world: World) -> None:
 
     @client.locked("user:{user.id}", prefix="app")
     def plain(user: User, *, bonus: int = 1) -> int:
-        """What it is for."""
+        """Add a bonus."""
         seen.append(_names_now(world))
         return user.id + bonus
 
@@ -57,7 +57,7 @@ async def test_a_decorated_function_runs_under_its_lock(world: World) -> None:
         await asyncio.sleep(0)
         return user.id + bonus
 
-    assert plain.__doc__ == "What it is for." and inspect.iscoroutinefunction(coroutine)
+    assert plain.__doc__ == "Add a bonus." and inspect.iscoroutinefunction(coroutine)
     for function in (plain, coroutine):
         assert await world.result(function(User(7), bonus=2)) == 9
     assert seen == [["app:user:7"], ["app:user:7"]]
@@ -71,18 +71,18 @@ async def test_a_decorated_function_raises_or_is_skipped_when_its_lock_is_busy(
     client, other = world.client(), world.client()
     ran: list[str] = []
 
-    def plain(word: str) -> str:
-        ran.append(word)
-        return word
+    def plain(name: str) -> str:
+        ran.append(name)
+        return name
 
-    async def coroutine(word: str) -> str:
-        ran.append(word)
-        return word
+    async def coroutine(name: str) -> str:
+        ran.append(name)
+        return name
 
     for function in (plain, coroutine):
-        raising = client.locked("{word}", timeout=0.05)(function)
-        skipping = client.locked("{word}", on_busy="skip")(function)
-        patient = client.locked("{word}", on_busy="skip", timeout=0.2)(function)
+        raising = client.locked("{name}", timeout=0.05)(function)
+        skipping = client.locked("{name}", on_busy="skip")(function)
+        patient = client.locked("{name}", on_busy="skip", timeout=0.2)(function)
         hold = await other.lock("a").acquire(timeout=0)
         with raises(AcquireTimeout, "'a'"):
             await world.result(raising("a"))
@@ -139,7 +139,7 @@ async def test_an_invalid_key_or_option_is_refused_at_decoration(world: World) -
     client = world.client()
 
     def handle(user: User) -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("the function ran")
 
     for key in (
         "{usr.id}",
@@ -193,8 +193,8 @@ async def test_a_generator_cannot_be_decorated(world: World) -> None:
             client.locked("a")(thing)
 
 
-# What another client holds, and which halves may still run beside it.
-BESIDE: list[tuple[str, dict[str, bool]]] = [
+# The half that another client holds, and which halves may still run.
+COMPATIBLE: list[tuple[str, dict[str, bool]]] = [
     ("", {"read": True, "write": True}),
     ("read", {"read": True, "write": False}),
     ("write", {"read": False, "write": False}),
@@ -204,7 +204,7 @@ BESIDE: list[tuple[str, dict[str, bool]]] = [
 @case()
 async def test_decorated_readers_run_together_and_a_writer_runs_alone(world: World) -> None:
     client, other = world.client(), world.client()
-    for held, allowed in BESIDE:
+    for held, allowed in COMPATIBLE:
         async with contextlib.AsyncExitStack() as stack:
             if held:
                 await stack.enter_async_context(getattr(other.rwlock("a"), held)())
@@ -250,20 +250,20 @@ async def test_decorated_calls_overlap_as_far_as_their_kind_allows(world: World)
         ({"semaphore": 3}, 3),
     ]
     for number, (terms, most) in enumerate(ways):
-        meeting = Meeting(world, most)
+        overlap = Overlap(world, most)
         decorate = client.locked(f"job {number}", timeout=SOON, **terms)
-        called = decorate(meeting.of_tasks if world.api == "asyncio" else meeting.of_threads)
+        called = decorate(overlap.async_body if world.api == "asyncio" else overlap.sync_body)
 
         async def call(called: Callable[[], Any] = called) -> None:
             await maybe_await(called())
 
         for task in [world.spawn(call) for _ in range(6)]:
             await task.join()
-        assert meeting.seen == most, f"{terms}: {meeting.seen} were inside together"
+        assert overlap.seen == most, f"{terms}: {overlap.seen} calls ran together"
 
 
-class Meeting:
-    """How many are inside together. The first waits a little for others, if they may come."""
+class Overlap:
+    """Counts the calls that run together. The first waits a little for others, if permitted."""
 
     def __init__(self, world: World, most: int) -> None:
         self.world = world
@@ -271,7 +271,7 @@ class Meeting:
         self.inside: list[int] = []
         self.seen = 0
 
-    async def of_tasks(self) -> None:
+    async def async_body(self) -> None:
         self.inside.append(1)
         ends = time.monotonic() + (0.05 if self.seen else 2)
         while len(self.inside) < self.most and time.monotonic() < ends:
@@ -280,8 +280,8 @@ class Meeting:
         await self.world.sleep(0.02)
         self.inside.pop()
 
-    def of_threads(self) -> None:
-        run(self.of_tasks())
+    def sync_body(self) -> None:
+        run(self.async_body())
 
 
 @case()
@@ -289,7 +289,7 @@ async def test_an_invalid_kind_or_semaphore_is_refused_at_decoration(world: Worl
     client = world.client()
 
     def handle() -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("the function ran")
 
     bad: list[dict[str, Any]] = [
         {"kind": "reader"},
@@ -312,7 +312,7 @@ async def test_an_invalid_kind_or_semaphore_is_refused_at_decoration(world: Worl
 
 @case()
 async def test_closing_a_client_also_closes_the_counterpart_of_its_decorator(world: World) -> None:
-    """A function of the other colour makes a second client, behind the scenes."""
+    """A function of the other API makes the decorator create a second client."""
     client = world.client()
 
     @client.locked("a")
@@ -343,7 +343,7 @@ async def test_the_default_client_is_created_from_the_environment_at_first_use(
 
     plain = module.locked("b")(lambda: _names_now(world))
     try:
-        assert module.default_client.client is None, "decorating made a client, at import"
+        assert module.default_client.client is None, "decorating created a client, at import"
         os.environ["LOCKFAST_URL"] = world.url
         async with AnyLock(module.lock("a", timeout=0)) as hold:
             assert hold.is_held and await other.names() == ["a"]
@@ -351,7 +351,7 @@ async def test_the_default_client_is_created_from_the_environment_at_first_use(
         assert module.default_client() is module.default_client()
         await maybe_await(module.default_client().close())
         async with AnyLock(module.lock("a", timeout=0)):
-            pass  # a closed default client is made anew
+            pass  # a closed default client is replaced by a new one
     finally:
         await maybe_await(module.default_client().close())
         module.default_client.client = before
@@ -361,7 +361,7 @@ async def test_the_default_client_is_created_from_the_environment_at_first_use(
 
 
 def _both(body: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """The same as ``def`` and as ``async def``."""
+    """Return the body as a sync and as an async function."""
 
     async def coroutine() -> Any:
         await asyncio.sleep(0)
@@ -371,6 +371,6 @@ def _both(body: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 
 def _names_now(world: World) -> list[str]:
-    """What is in use, seen by a client of the blocking face, from wherever we are."""
+    """The names in use, read by a client of the sync API from any thread or task."""
     with sync.connect(world.url) as client:
         return client.names()

@@ -1,4 +1,4 @@
-"""Elections: one leader at a time, known to all, under terms that only grow."""
+"""Elections: one leader at a time, visible to every client, under terms that only grow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lab.conformance.worlds import World
 from lockfast import AcquireTimeout, BackendError, ConfigurationError, HoldLost
 from lockfast.runtime.threads import run
 
-SHORT = 0.9  # the keeper looks every third of it
+SHORT = 0.9  # the keeper renews every third of it
 
 
 def work(world: World, body: Callable[[AnyHold], Coroutine[Any, Any, Any]]) -> Any:
-    """What ``election.run`` takes in this world: a function, or a coroutine function."""
+    """Wrap ``body`` as ``election.run`` expects it: a function, or a coroutine function."""
 
     def blocking(hold: Any) -> Any:
         return run(body(AnyHold(hold)))
@@ -32,7 +32,7 @@ def work(world: World, body: Callable[[AnyHold], Coroutine[Any, Any, Any]]) -> A
 
 
 def flag(world: World) -> object:
-    """Not to cancel the body, where there is something to cancel."""
+    """The ``on_lost`` that does not cancel the body; only asyncio cancels it by default."""
     return "flag" if world.api == "asyncio" else None
 
 
@@ -42,32 +42,32 @@ async def test_there_is_one_leader_at_a_time_and_terms_only_grow(world: World) -
     leading: list[int] = []
     terms: list[int] = []
 
-    async def stand(client: AnyClient) -> None:
+    async def campaign(client: AnyClient) -> None:
         for _ in range(4):
             async with client.election("a").lead(timeout=60) as hold:
                 leading.append(hold.fence)
                 terms.append(hold.fence)
                 await world.sleep(0.001)
-                assert leading == [hold.fence], f"they lead together: {leading}"
+                assert leading == [hold.fence], f"several leaders at once: {leading}"
                 leading.clear()
 
-    for task in [world.spawn(stand, client) for client in clients * 2]:
+    for task in [world.spawn(campaign, client) for client in clients * 2]:
         await task.join(60)
-    assert len(terms) == 24 and terms == sorted(set(terms)), "a term came twice, or went back"
+    assert len(terms) == 24 and terms == sorted(set(terms)), "a term was repeated, or decreased"
 
 
 @case()
 async def test_every_client_sees_the_leader_and_its_metadata(world: World) -> None:
     client, other = world.client(), world.client()
-    told = "http://10.0.0.7:8080/ ünïcode {json: [1]}"
-    election, theirs = client.election("a", metadata=told), other.election("a", metadata="b")
-    assert election.name == "a" and election.metadata == told
+    metadata = "http://10.0.0.7:8080/ ünïcode {json: [1]}"
+    election, theirs = client.election("a", metadata=metadata), other.election("a", metadata="b")
+    assert election.name == "a" and election.metadata == metadata
     assert await election.leader() is None
     async with election.lead() as hold:
         waiter = world.spawn(theirs.lead(timeout=SOON).acquire)
         await world.until_waiting(other, "a", 1)
         for seen in (await election.leader(), await theirs.leader()):
-            assert seen.metadata == told and seen.term == hold.fence
+            assert seen.metadata == metadata and seen.term == hold.fence
             (holder,) = (await other.inspect("a")).holders
             assert seen.who == holder.who and seen.since == holder.since
     next_hold = await waiter.join()
@@ -107,8 +107,8 @@ async def test_the_next_candidate_leads_when_the_leader_resigns(world: World) ->
 @case(processes=True)
 async def test_the_next_candidate_leads_when_the_leader_crashes(world: World) -> None:
     client, child = world.client(), world.child()
-    stand = partial(child.call, "lead", name="a", timeout=SOON, metadata="child", lease=2)
-    term = await world.blocking(stand)
+    campaign = partial(child.call, "lead", name="a", timeout=SOON, metadata="child", lease=2)
+    term = await world.blocking(campaign)
     election = client.election("a", metadata="us")
     leader = await election.leader()
     assert leader.metadata == "child" and leader.who.pid == child.pid and leader.term == term
@@ -151,7 +151,7 @@ async def test_on_gained_receives_the_hold_before_the_body_runs(world: World) ->
     election = client.election("a", on_gained=gained, on_lost=events.append)
     async with election.lead() as hold:
         events.append("body")
-    assert events == [(hold.fence, True), "body"], "and a resignation is no loss"
+    assert events == [(hold.fence, True), "body"], "a resignation is not a loss"
     events.clear()
     tried = await election.lead().try_acquire()
     assert tried is not None and events == [(tried.fence, True)]
@@ -161,28 +161,30 @@ async def test_on_gained_receives_the_hold_before_the_body_runs(world: World) ->
     assert await election.lead().try_acquire() is None
     with raises(AcquireTimeout):
         await election.lead(timeout=0).acquire()
-    assert not events, "nothing was gained"
+    assert not events, "on_gained was called without leadership"
     await theirs.release()
 
 
 @case()
 async def test_leadership_is_released_when_on_gained_raises(world: World) -> None:
-    def stumble(hold: Any) -> None:
+    def fail(hold: Any) -> None:
         raise ZeroDivisionError("mine")
 
     other = world.client()
     for hook in (None, Failing("release", float("inf"), "before")):
         client = world.client(hook=hook, lease=SHORT)
-        election = client.election("a", on_gained=stumble)
+        election = client.election("a", on_gained=fail)
         lead = election.lead()
-        for stand in (lead.acquire, lead.try_acquire):
+        for campaign in (lead.acquire, lead.try_acquire):
             with raises(ZeroDivisionError, "mine") as caught:
-                await stand()
-            assert (hook is None) != hasattr(caught.error, "__notes__"), "what else went wrong"
+                await campaign()
+            assert (hook is None) != hasattr(caught.error, "__notes__"), (
+                "only a failed release adds a note"
+            )
             assert client.statistics().held == 0 and not lead.is_held
             if hook is None:
                 assert await election.leader() is None
-            else:  # what could not be given back ends with its lease
+            else:  # a hold that could not be released ends with its lease
                 await (await other.election("a").lead(timeout=SOON).acquire()).release()
         with raises(ZeroDivisionError, "mine"):
             async with election.lead():
@@ -250,13 +252,13 @@ async def test_run_campaigns_again_when_leadership_is_lost(world: World) -> None
         if world.api == "asyncio":
             try:
                 await asyncio.sleep(SOON)
-                raise AssertionError("it went on without the lead")
+                raise AssertionError("the body went on without leadership")
             except asyncio.CancelledError:
                 cancelled.append(hold.fence)
                 raise
         await world.until(lambda: not hold.is_held)
         if len(gained) == 2:
-            hold.check()  # its own loss, told by itself
+            hold.check()  # raises HoldLost for the hold of the election itself
         return "out of date"
 
     election = client.election(
@@ -265,8 +267,8 @@ async def test_run_campaigns_again_when_leadership_is_lost(world: World) -> None
         on_lost=lambda hold: lost.append(hold.fence),
     )
     assert await election.run(work(world, body)) == "done"
-    assert len(gained) == 4 and gained == sorted(set(gained)), "a term came twice, or went back"
-    await world.until(lambda: len(lost) >= 3)  # told after the body was stopped
+    assert len(gained) == 4 and gained == sorted(set(gained)), "a term was repeated, or decreased"
+    await world.until(lambda: len(lost) >= 3)  # called after the body has ended
     assert lost == gained[:3] and cancelled == (lost if world.api == "asyncio" else [])
     assert await election.leader() is None
 
@@ -304,7 +306,7 @@ async def test_run_propagates_the_exception_of_its_function_and_resigns(world: W
 
     async def body(hold: AnyHold) -> None:
         calls.append(hold.fence)
-        assert len(calls) == 1, "it stood again"
+        assert len(calls) == 1, "the election ran again"
         raise ZeroDivisionError("mine")
 
     election = client.election("a")
@@ -320,7 +322,7 @@ async def test_the_loss_of_another_lock_inside_run_does_not_end_leadership(world
 
     async def body(hold: AnyHold) -> None:
         calls.append(hold.fence)
-        assert len(calls) == 1, "it stood again"
+        assert len(calls) == 1, "the election ran again"
         async with client.lock("b", on_lost=flag(world)) as inner:
             assert await other.break_hold("b", inner.fence)
             assert await inner.wait_lost(SOON) and hold.is_held
@@ -374,15 +376,15 @@ async def test_metadata_up_to_the_limit_reaches_other_clients_unchanged(world: W
 
 @case()
 async def test_an_outage_shorter_than_the_lease_does_not_end_leadership(world: World) -> None:
-    away = Failing("renew", 2, "before")
-    client = world.client(lease=3, hook=away)
+    failing = Failing("renew", 2, "before")
+    client = world.client(lease=3, hook=failing)
 
     async def body(hold: AnyHold) -> str:
         await world.until(lambda: client.statistics().renewals > 0)
         return "done"
 
     assert await client.election("a").run(work(world, body)) == "done"
-    assert away.left == 0 and client.statistics().lost == 0
+    assert failing.left == 0 and client.statistics().lost == 0
     with raises(BackendError):
         gone = world.client(lease=1, hook=Failing("claim", float("inf"), "before"))
         await gone.election("a").run(work(world, body))

@@ -1,4 +1,4 @@
-"""What users say: names that must stay apart, input that is refused, and what is never shown."""
+"""User input: names that must stay distinct, values that are refused, ids that are never shown."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_different_names_are_different_locks(world: World) -> None:
     fences = {}
     for name in DISTINCT_NAMES:
         hold = await client.lock(name).try_acquire()
-        assert hold is not None, f"{name!r} is taken for another"
+        assert hold is not None, f"{name!r} was mistaken for another name"
         assert hold.name == name
         fences[name] = hold.fence
     assert await other.names() == sorted(DISTINCT_NAMES)
@@ -87,7 +87,7 @@ async def test_an_invalid_name_is_refused_before_any_io(world: World) -> None:
         for verb in (client.lock, client.inspect, client.raw.lock):
             with raises(ConfigurationError) as caught:
                 await maybe_await(verb(name))
-            assert len(str(caught)) < 400, "a megabyte must not become a message"
+            assert len(str(caught)) < 400, "a long name was copied into the message"
         with raises(ConfigurationError):
             await client.break_hold(name, 1)
     assert client.statistics().acquired == 0
@@ -99,9 +99,9 @@ async def test_an_invalid_duration_is_refused_before_any_io(world: World) -> Non
     lock = client.lock("a")
     hold = await lock.acquire()
     for seconds in BAD_SECONDS:
-        for word in ("lease", "timeout", "max_hold"):
-            with raises(ConfigurationError, word):
-                client.lock("a", **{word: seconds})
+        for option in ("lease", "timeout", "max_hold"):
+            with raises(ConfigurationError, option):
+                client.lock("a", **{option: seconds})
         for verb in (lock.acquire, lock.try_acquire):
             with raises(ConfigurationError, "timeout"):
                 await verb(timeout=seconds)
@@ -112,9 +112,9 @@ async def test_an_invalid_duration_is_refused_before_any_io(world: World) -> Non
         with raises(ConfigurationError):
             await hold.wait_lost(seconds)
     for seconds in (0, 0.0, 0.0004, 1e-9, timedelta(0), timedelta(microseconds=400)):
-        for word in ("lease", "max_hold"):
-            with raises(ConfigurationError, word):
-                client.lock("a", **{word: seconds})
+        for option in ("lease", "max_hold"):
+            with raises(ConfigurationError, option):
+                client.lock("a", **{option: seconds})
     await hold.release()
 
 
@@ -122,9 +122,14 @@ async def test_an_invalid_duration_is_refused_before_any_io(world: World) -> Non
 async def test_durations_are_kept_exactly(world: World) -> None:
     client = world.client()
     most = min(1e6, client.capabilities.longest_lease)
-    for given, meant in ((timedelta(seconds=2.5), 2.5), (7, 7.0), (0.0625, 0.0625), (most, most)):
-        hold = await client.lock("a", lease=given, timeout=given).acquire()
-        assert hold.lease == meant and hold.remaining() <= meant
+    for duration, seconds in (
+        (timedelta(seconds=2.5), 2.5),
+        (7, 7.0),
+        (0.0625, 0.0625),
+        (most, most),
+    ):
+        hold = await client.lock("a", lease=duration, timeout=duration).acquire()
+        assert hold.lease == seconds and hold.remaining() <= seconds
         await client.break_hold("a", hold.fence)
         with raises(HoldLost):
             await hold.release()
@@ -247,5 +252,7 @@ async def test_no_claim_id_appears_in_a_repr_or_message(world: World) -> None:
     await (await other.attach("a", text)).release()
     shown += [wrong, wrong.error]
     for thing in shown:
-        for said in (str(thing), repr(thing)):
-            assert not re.search("[0-9a-f]{32}", said), f"{type(thing).__name__} shows it: {said}"
+        for text in (str(thing), repr(thing)):
+            assert not re.search("[0-9a-f]{32}", text), (
+                f"{type(thing).__name__} shows a claim id: {text}"
+            )

@@ -1,4 +1,4 @@
-"""What operators see and do, namespaces, and the end of a client."""
+"""Inspection and operators' verbs, namespaces, closing a client, detaching and attaching holds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_break_hold_compares_the_fence_and_the_next_one_is_higher(world: W
     assert not await operator.break_hold("b", hold.fence)
     assert hold.is_held and await operator.lock("a").locked()
     assert await operator.break_hold("a", hold.fence)
-    assert not await operator.break_hold("a", hold.fence), "it is broken already"
+    assert not await operator.break_hold("a", hold.fence), "a broken hold was broken again"
     theirs = await operator.lock("a").acquire(timeout=0)
     assert theirs.fence > hold.fence
     assert await hold.wait_lost(SOON)
@@ -107,15 +107,15 @@ async def test_an_unsupported_primitive_is_refused_at_creation_with_the_reason(
 ) -> None:
     client = world.client()
     seen = client.capabilities
-    made: dict[str, Callable[[], object]] = {
+    factories: dict[str, Callable[[], object]] = {
         "semaphore": lambda: client.raw.semaphore("a", 3),
         "permits": lambda: client.raw.permits("a", 3),
         "latch": lambda: client.raw.latch("a", 3),
         "barrier": lambda: client.raw.barrier("a", 3),
         "once_every": lambda: client.raw.once_every("1h"),
     }
-    assert seen.refuses.keys() <= made.keys()
-    for kind, make in made.items():
+    assert seen.refuses.keys() <= factories.keys()
+    for kind, make in factories.items():
         if kind in seen.refuses:
             with raises(Unsupported, seen.refuses[kind]):
                 make()
@@ -177,7 +177,7 @@ async def test_closing_a_client_ends_its_own_waits(world: World) -> None:
     began = time.monotonic()
     await client.close()
     assert await waiter.join() in ("NotHeld", "BackendError")
-    assert time.monotonic() - began < 2, "a waiter of a closed client must hear of it"
+    assert time.monotonic() - began < 2, "the waiter did not notice that its client was closed"
     assert not (await other.inspect("a")).waiters
     await hold.release()
     assert not await other.names()
@@ -201,7 +201,7 @@ async def test_a_detached_hold_can_be_attached_by_its_text(world: World) -> None
     async with client.lock("a") as hold:
         text = await hold.detach()
         assert not hold.is_held and not hold.lost and not client.lock("a").is_held
-    assert await other.lock("a").locked(), "leaving the body released what was detached"
+    assert await other.lock("a").locked(), "leaving the body released a detached hold"
     with raises(NotHeld):
         await hold.release()
     assert await client.lock("a").try_acquire() is None
@@ -210,7 +210,9 @@ async def test_a_detached_hold_can_be_attached_by_its_text(world: World) -> None
     taken = await other.attach("a", text)
     assert taken.fence == hold.fence and taken.is_held and other.lock("a").is_held
     await client.close()
-    assert taken.is_held and await other.lock("a").locked(), "the first owner's end ended it"
+    assert taken.is_held and await other.lock("a").locked(), (
+        "closing the first client ended the attached hold"
+    )
     async with other.lock("a") as again:
         assert again.fence == hold.fence
     await taken.release()

@@ -1,4 +1,4 @@
-"""Latches: closed until counted down, then open, whatever becomes of those who counted."""
+"""Latches: closed until counted down, then open, whatever happens to the clients that counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ BAD_COUNTS = (0, -1, 1.5, True, "3", None, 10_001)
 
 
 class Failing:
-    """The store's answers to a verb get lost, after it was done (or "before"), so many times."""
+    """A hook that raises `BackendError` for a verb a number of times: after it was executed, or
+    "before"."""
 
     def __init__(self, verb: str, times: float = 1, moment: str = "after") -> None:
         self.when = (verb, moment)
@@ -31,11 +32,11 @@ class Failing:
         self.sent += (verb, moment) == (self.when[0], "before")
         if (verb, moment) == self.when and self.left > 0:
             self.left -= 1
-            raise BackendError("the network swallowed it")
+            raise BackendError("the network lost a message")
 
 
 async def forget(client: AnyClient, name: str) -> None:
-    """End what was counted. Nobody may be left who waits, or has passed and not gone on."""
+    """Remove the counts of a latch. All its waiters must have passed and left."""
     snapshot = await client.inspect(name)
     assert not snapshot.waiters and all(holder.take == 1 for holder in snapshot.holders), snapshot
     for holder in snapshot.holders:
@@ -54,7 +55,7 @@ async def test_a_latch_that_was_never_counted_down_is_not_open(world: World) -> 
     assert await latch.wait(0) is False
     assert await latch.wait(0.05) is False
     assert await latch.remaining() == latch.count == 1 and latch.name == "a"
-    assert not await client.names(), "looking made it"
+    assert not await client.names(), "waiting or reading created the latch"
 
 
 @case()
@@ -78,10 +79,10 @@ async def test_the_last_count_down_lets_all_waiters_of_a_latch_through(world: Wo
     await world.until_waiting(clients[0], "a", 9)
     assert await clients[0].latch("a", 2).count_down()
     await world.sleep(0.1)
-    assert not any(waiter.done for waiter in waiters), "let through too early"
+    assert not any(waiter.done for waiter in waiters), "a waiter passed too early"
     assert len((await clients[0].inspect("a")).waiters) == 9
     assert await clients[1].latch("a", 2).count_down()
-    if clients[0].capabilities.wakes != "notify":  # else each finds out when it has heard
+    if clients[0].capabilities.wakes != "notify":  # else each leaves when it was woken
         left = (await clients[0].inspect("a")).waiters
         assert not left, "the last count-down left some waiting"
     await all_true(waiters)
@@ -117,8 +118,8 @@ async def test_opening_a_latch_wakes_its_waiters(world: World) -> None:
         assert await other.latch(name, 1).count_down()
         took.append(await waiter.join() - opened)
         await forget(other, name)
-    # Without a bell the next refresh would find it, after about 1.5 seconds.
-    assert min(took) < 0.75, f"to be told took {took}"
+    # Without a wake-up the waiter would pass at its next refresh, after about 1.5 seconds.
+    assert min(took) < 0.75, f"wake-ups took {took}"
 
 
 @case()
@@ -132,7 +133,7 @@ async def test_counting_down_an_open_latch_returns_false_and_changes_nothing(wor
         assert await other.latch("a", 2, keep=5000).count_down() is False
     after = await client.inspect("a")
     assert [h.fence for h in after.holders] == [h.fence for h in before.holders]
-    assert max(h.remaining for h in after.holders) <= 60, "it is remembered for longer"
+    assert max(h.remaining for h in after.holders) <= 60, "a refused count-down extended the latch"
     assert await other.latch("a", 2).remaining() == 0 and await other.latch("a", 2).wait(0)
     await forget(client, "a")
 
@@ -143,7 +144,7 @@ async def test_a_count_down_whose_reply_is_lost_counts_once(world: World) -> Non
     for left in (2, 1, 0):
         lost = Failing("claim")
         assert await world.client(hook=lost).latch("a", 3).count_down() is True
-        assert lost.sent == 2, "no answer was lost: the case tests nothing"
+        assert lost.sent == 2, "no reply was lost: the case tests nothing"
         assert await other.latch("a", 3).remaining() == left
     assert await other.latch("a", 3).wait(0)
     await forget(other, "a")
@@ -153,9 +154,9 @@ async def test_a_count_down_whose_reply_is_lost_counts_once(world: World) -> Non
 async def test_a_count_down_that_never_reaches_the_store_raises_and_does_not_count(
     world: World,
 ) -> None:
-    away = world.client(hook=Failing("claim", float("inf"), "before"))
+    failing = world.client(hook=Failing("claim", float("inf"), "before"))
     with raises(BackendError):
-        await away.latch("a", 2, keep=1).count_down()
+        await failing.latch("a", 2, keep=1).count_down()
     assert not await world.client().names()
 
 
@@ -187,7 +188,7 @@ async def test_a_count_survives_the_closing_of_the_client_that_counted(world: Wo
     assert await last.latch("a", 2).count_down()
     await last.close()
     assert await waiter.join() is True
-    assert await world.client().latch("a", 2).wait(0), "who starts anew does not find it open"
+    assert await world.client().latch("a", 2).wait(0), "a new client does not find the latch open"
     await forget(other, "a")
 
 
@@ -198,7 +199,7 @@ async def test_a_count_survives_the_end_of_the_process_that_counted(world: World
     for child, end in ((ended, ended.finish), (killed, killed.kill)):
         assert await world.blocking(partial(child.call, "count_down", name="a", count=3)) is True
         await world.blocking(end)
-    # A store that notices the end of a process has had the time to.
+    # Enough time for a store that notices the end of a process.
     await world.sleep(0.3)
     assert await client.latch("a", 3).remaining() == 1
     late.send("wait", kind="latch", name="a", size=3, timeout=30)
@@ -206,8 +207,8 @@ async def test_a_count_survives_the_end_of_the_process_that_counted(world: World
     assert await client.latch("a", 3).count_down()
     assert await world.blocking(late.receive) is True
     again = world.child()
-    ask = partial(again.call, "wait", kind="latch", name="a", size=3, timeout=0)
-    assert await world.blocking(ask) is True, "who starts anew does not find it open"
+    wait = partial(again.call, "wait", kind="latch", name="a", size=3, timeout=0)
+    assert await world.blocking(wait) is True, "a new client does not find the latch open"
     await forget(client, "a")
 
 
@@ -265,7 +266,7 @@ async def test_a_cancelled_wait_for_a_latch_leaves_the_others_waiting(world: Wor
 async def test_a_name_in_use_as_a_latch_refuses_any_other_size_or_kind(world: World) -> None:
     client, other = world.client(), world.client()
     assert await client.latch("a", 2).count_down()
-    waiter = world.spawn(client.latch("b", 2).wait, SOON)  # nobody has counted this one
+    waiter = world.spawn(client.latch("b", 2).wait, SOON)  # a latch without counts
     await world.until_waiting(other, "b", 1)
     for name in ("a", "b"):
         for verb, kind in (
@@ -318,7 +319,7 @@ async def test_a_latch_expires_after_keep_and_can_be_used_again(world: World) ->
 
 @case()
 async def test_all_counts_of_a_latch_expire_together(world: World) -> None:
-    """So long after the last count-down: an open latch does not close again half-way."""
+    """All counts expire ``keep`` after the last one: an open latch does not partly close."""
     client = world.client()
     latch = client.latch("a", 3, keep=60)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""How long a hold lasts: renewed, fixed, capped, extended by hand."""
+"""Leases: renewed by the keeper, fixed, capped by ``max_hold``, extended by ``renew``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ async def test_a_hold_without_a_fixed_lease_is_renewed_even_while_the_event_loop
 ) -> None:
     client, other = world.client(lease=1.0), world.client()
     hold = await client.lock("a").acquire()
-    asked_to_renew = await client.lock("b", lease=1.0, renew=True).acquire()
-    time.sleep(2.1)  # in asyncio too: the loop stands still for more than two leases
-    for held in (hold, asked_to_renew):
+    renewed = await client.lock("b", lease=1.0, renew=True).acquire()
+    time.sleep(2.1)  # in asyncio too: it blocks the loop for more than two leases
+    for held in (hold, renewed):
         assert held.is_held and not held.lost
         held.check()
         assert await other.lock(held.name).try_acquire() is None
         assert 0 < held.remaining() <= 1.0
     assert client.statistics().renewals >= 2
     await hold.release()
-    await asked_to_renew.release()
+    await renewed.release()
 
 
 @case()
@@ -35,14 +35,16 @@ async def test_a_fixed_lease_ends_by_itself_and_is_reported_as_lost(world: World
     hold = await client.lock("a", lease=0.4).acquire()
     assert hold.lease == 0.4 and 0 < hold.remaining() <= 0.4
     theirs = await other.lock("a", timeout=SOON).acquire()
-    assert time.monotonic() - before >= 0.35, "it was granted to another before its time"
+    assert time.monotonic() - before >= 0.35, (
+        "the lock was granted to another client before the lease ended"
+    )
     assert not hold.is_held and hold.lost and hold.remaining() == 0
     with raises(HoldLost, "'a'"):
         hold.check()
     with raises(HoldLost, "'a'"):
         await hold.release()
     assert theirs.is_held and theirs.fence > hold.fence
-    assert await client.lock("a").try_acquire() is None, "its release touched the next holder"
+    assert await client.lock("a").try_acquire() is None, "the late release affected the next holder"
 
 
 @case()
@@ -102,7 +104,9 @@ async def test_max_hold_shorter_than_the_lease_also_ends_the_hold_at_the_store(
     assert await hold.wait_lost(SOON)
     with raises(HoldLost, "max_hold"):
         await hold.release()
-    assert await other.lock("a").try_acquire(timeout=5) is not None, "nobody holds it, yet busy"
+    assert await other.lock("a").try_acquire(timeout=5) is not None, (
+        "the store still had the hold after max_hold"
+    )
 
 
 @case()

@@ -1,4 +1,4 @@
-"""Exclusion, re-entrancy, ownership, fences."""
+"""Locks: mutual exclusion, re-entrancy, ownership, fences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockfast import AcquireTimeout, BackendError, HoldLost, NotHeld, aio, sync
 
 
 class Traffic:
-    """Counts what a client sends."""
+    """A hook that records the verbs that a client sends."""
 
     def __init__(self) -> None:
         self.verbs: list[str] = []
@@ -23,7 +23,7 @@ class Traffic:
 
 
 class LostReply:
-    """The store does what it is told by this verb, and the answer gets lost, so many times."""
+    """A hook that loses the reply to a verb that the store executed, at most ``most`` times."""
 
     def __init__(self, verb: str, most: int = 1) -> None:
         self._verb = verb
@@ -33,7 +33,7 @@ class LostReply:
     async def __call__(self, verb: str, moment: str) -> None:
         if (verb, moment) == (self._verb, "after") and self.times < self._most:
             self.times += 1
-            raise BackendError("the network swallowed the answer")
+            raise BackendError("the network lost the reply")
 
 
 @case()
@@ -48,7 +48,7 @@ async def test_one_owner_at_a_time_holds_a_lock_among_several_clients(world: Wor
                 inside.append(hold.fence)
                 fences.append(hold.fence)
                 await world.sleep(0.001)
-                assert inside == [hold.fence], f"together inside: {inside}"
+                assert inside == [hold.fence], f"several holders at once: {inside}"
                 inside.clear()
 
     workers = [
@@ -57,7 +57,7 @@ async def test_one_owner_at_a_time_holds_a_lock_among_several_clients(world: Wor
     for worker in workers:
         await worker.join(60)
     assert len(fences) == len(workers) * 6
-    assert fences == sorted(set(fences)), "a fence came twice, or went back"
+    assert fences == sorted(set(fences)), "a fence was repeated, or decreased"
 
 
 @case()
@@ -127,13 +127,13 @@ async def test_re_entry_keeps_the_fence_and_sends_nothing_to_the_store(world: Wo
     client, other = world.client(hook=traffic), world.client()
     lock = client.lock("a")
     hold = await lock.acquire()
-    asked = len(traffic.verbs)
+    sent = len(traffic.verbs)
     inner = await client.lock("a", timeout=1).acquire()
     tried = await lock.try_acquire()
     assert tried is not None and {hold.fence, inner.fence, tried.fence} == {hold.fence}
     await tried.release()
     await lock.release()
-    assert len(traffic.verbs) == asked and client.statistics().reentered == 2
+    assert len(traffic.verbs) == sent and client.statistics().reentered == 2
     assert hold.is_held and await other.lock("a").try_acquire() is None
     await lock.release()
     assert not hold.is_held and not await other.lock("a").locked()
@@ -213,7 +213,7 @@ async def test_a_named_owner_may_span_threads_or_tasks(world: World) -> None:
         await lock.release()
         return fence
 
-    assert await client.lock("a").try_acquire() is None, "we are another owner"
+    assert await client.lock("a").try_acquire() is None, "this thread or task is another owner"
     assert await client.lock("a", owner="job-8").try_acquire() is None
     assert await world.spawn(same_owner).join() == hold.fence
     assert not hold.is_held and not await client.lock("a").locked()
@@ -243,10 +243,10 @@ async def test_a_new_thread_does_not_inherit_the_hold_of_an_ended_thread(world: 
 async def test_fences_rise_across_clients_and_after_a_name_was_forgotten(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     fences = []
-    for turn in range(12):
-        async with clients[turn % 3].lock("a") as hold:
+    for number in range(12):
+        async with clients[number % 3].lock("a") as hold:
             fences.append(hold.fence)
-        async with clients[turn % 2].lock("b"):
+        async with clients[number % 2].lock("b"):
             pass
     assert fences == sorted(set(fences))
 
@@ -270,7 +270,9 @@ async def test_an_exception_of_the_body_is_not_replaced_by_an_error_of_the_relea
         async with client.lock("a") as hold:
             await hold.release()
             raise ZeroDivisionError("mine")
-    assert "'a'" in "".join(caught.error.__notes__), "what the release said must be attached"
+    assert "'a'" in "".join(caught.error.__notes__), (
+        "the error of the release is missing in the notes"
+    )
     with raises(NotHeld):
         async with client.lock("a") as hold:
             await hold.release()
@@ -320,27 +322,27 @@ async def test_the_sync_and_the_async_api_exclude_and_wake_each_other(world: Wor
     async def as_asyncio() -> tuple[object, int]:
         async with aio.connect(world.url) as other:
             tried = await other.lock("a").try_acquire()
-            told.set()
+            has_tried.set()
             async with other.lock("a", timeout=15) as hold:
                 return tried, hold.fence
 
     def as_threads() -> tuple[object, int]:
         with sync.connect(world.url) as other:
             tried = other.lock("a").try_acquire()
-            told.set()
+            has_tried.set()
             with other.lock("a", timeout=15) as hold:
                 return tried, hold.fence
 
-    told = threading.Event()
+    has_tried = threading.Event()
 
-    async def other_face() -> tuple[object, int]:
+    async def other_api() -> tuple[object, int]:
         if world.api == "asyncio":
             return await world.blocking(as_threads)
         return asyncio.run(as_asyncio())
 
     hold = await client.lock("a").acquire()
-    task = world.spawn(other_face)
-    await world.until(told.is_set)
+    task = world.spawn(other_api)
+    await world.until(has_tried.is_set)
     await world.until_waiting(client, "a", 1)
     await hold.release()
     tried, fence = await task.join()

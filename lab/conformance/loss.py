@@ -1,4 +1,4 @@
-"""A hold that ends without us: who is told, how, and once."""
+"""Lost holds: how a loss is reported, to whom, and that it is reported once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lab.conformance.concurrency import SOON
 from lab.conformance.worlds import World
 from lockfast import BackendError, HoldLost
 
-SHORT = 0.6  # the keeper looks every third of it
+SHORT = 0.6  # the keeper renews every third of it
 
 
 @case()
 async def test_a_loss_is_reported_in_every_way_and_once(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
-    told: list[object] = []
-    lock = client.lock("a", on_lost=told.append)
+    reported: list[object] = []
+    lock = client.lock("a", on_lost=reported.append)
     hold = await lock.acquire()
-    await lock.acquire()  # re-entry tells no second time
+    await lock.acquire()  # re-entry adds no second report
     assert not await hold.wait_lost(0.01) and not hold.lost
     assert await other.break_hold("a", hold.fence)
     assert await hold.wait_lost(SOON)
@@ -28,19 +28,19 @@ async def test_a_loss_is_reported_in_every_way_and_once(world: World) -> None:
     with raises(HoldLost, "'a'", str(hold.fence)) as caught:
         hold.check()
     assert caught.error.name == "a" and caught.error.fence == hold.fence
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     for _ in range(2):
         with raises(HoldLost):
             await lock.release()
     await world.sleep(SHORT / 2)
-    assert told == [hold.raw] and client.statistics().lost == 1
+    assert reported == [hold.raw] and client.statistics().lost == 1
 
 
 @case()
 async def test_a_release_is_not_reported_as_a_loss(world: World) -> None:
     client = world.client(lease=SHORT)
-    told: list[object] = []
-    hold = await client.lock("a", on_lost=told.append).acquire()
+    reported: list[object] = []
+    hold = await client.lock("a", on_lost=reported.append).acquire()
 
     async def waits() -> bool:
         return await hold.wait_lost(SOON)
@@ -51,17 +51,17 @@ async def test_a_release_is_not_reported_as_a_loss(world: World) -> None:
     assert await waiter.join() is False
     assert await hold.wait_lost() is False
     await world.sleep(SHORT / 2)
-    assert not told and not hold.lost and client.statistics().lost == 0
+    assert not reported and not hold.lost and client.statistics().lost == 0
 
 
 @case()
 async def test_an_on_lost_that_raises_does_not_end_the_keeper(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
 
-    def stumble(hold: object) -> None:
+    def fail(hold: object) -> None:
         raise ZeroDivisionError
 
-    broken = await client.lock("a", on_lost=stumble).acquire()
+    broken = await client.lock("a", on_lost=fail).acquire()
     kept = await client.lock("b").acquire()
     assert await other.break_hold("a", broken.fence)
     assert await broken.wait_lost(SOON)
@@ -97,7 +97,7 @@ async def test_leaving_the_body_after_a_loss_raises_unless_the_body_raised(world
             await hold.wait_lost(SOON)
             raise ZeroDivisionError("mine")
     assert str(caught) == "mine"
-    assert "is lost" in "".join(caught.error.__notes__), "the loss must be attached"
+    assert "is lost" in "".join(caught.error.__notes__), "the loss is missing in the notes"
     assert await other.lock("a").try_acquire(timeout=SOON) is not None
 
 
@@ -112,17 +112,17 @@ async def test_a_loss_detected_only_at_the_release_is_raised_by_it(world: World)
 
 @case()
 async def test_a_hold_ends_with_its_lease_when_no_renewal_gets_through(world: World) -> None:
-    async def silent(verb: str, moment: str) -> None:
+    async def cut(verb: str, moment: str) -> None:
         if verb == "renew":
             raise BackendError("the network is gone")
 
-    client = world.client(lease=0.5, hook=silent)
-    told: list[object] = []
-    hold = await client.lock("a", on_lost=told.append).acquire()
+    client = world.client(lease=0.5, hook=cut)
+    reported: list[object] = []
+    hold = await client.lock("a", on_lost=reported.append).acquire()
     assert hold.is_held
     assert await hold.wait_lost(SOON)
     assert not hold.is_held and client.statistics().renew_errors > 0
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     with raises(HoldLost):
         await hold.release()
 
@@ -131,27 +131,27 @@ async def test_a_hold_ends_with_its_lease_when_no_renewal_gets_through(world: Wo
 async def test_a_hold_is_uncertain_from_a_failed_renewal_to_the_next_successful_one(
     world: World,
 ) -> None:
-    away = True
+    disconnected = True
 
-    async def silent(verb: str, moment: str) -> None:
-        if verb == "renew" and away:
+    async def cut(verb: str, moment: str) -> None:
+        if verb == "renew" and disconnected:
             raise BackendError("the network is gone")
 
-    # Long enough that a busy machine does not end it meanwhile.
-    client = world.client(lease=4.5, hook=silent)
-    hold, several = await client.lock("a").acquire(), await client.multi_lock("b", "c").acquire()
-    assert hold.is_certain and several.is_certain
-    await world.until(lambda: not hold.is_certain and not several.is_certain)
+    # Long enough that the hold does not end meanwhile on a busy machine.
+    client = world.client(lease=4.5, hook=cut)
+    hold, multi = await client.lock("a").acquire(), await client.multi_lock("b", "c").acquire()
+    assert hold.is_certain and multi.is_certain
+    await world.until(lambda: not hold.is_certain and not multi.is_certain)
     assert hold.is_held and hold.remaining() > 0 and "unconfirmed" in repr(hold.raw)
     with raises(BackendError):
         await hold.renew()
     assert hold.is_held and not hold.is_certain
-    away = False
-    await world.until(lambda: hold.is_certain and several.is_certain)
+    disconnected = False
+    await world.until(lambda: hold.is_certain and multi.is_certain)
     assert hold.is_held and "unconfirmed" not in repr(hold.raw)
     await hold.release()
-    await several.release()
-    assert hold.is_certain and not hold.is_held, "it is known not to be held"
+    await multi.release()
+    assert hold.is_certain and not hold.is_held, "a released hold is certain"
 
 
 @case(only="asyncio")
@@ -263,5 +263,5 @@ async def test_a_timeout_around_the_body_stays_a_timeout(world: World) -> None:
 
 
 def _flag(world: World) -> object:
-    """Not to cancel the body, where there is something to cancel."""
+    """The ``on_lost`` that does not cancel the body; only asyncio cancels it by default."""
     return "flag" if world.api == "asyncio" else None

@@ -1,4 +1,4 @@
-"""Multi-locks: several names as one lock, all or none, whatever order they are given in."""
+"""Multi-locks: several names as one lock, all or none, in whatever order the caller lists them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ async def test_a_multi_lock_takes_all_names_or_none(world: World) -> None:
     hold = await other.lock("b", label="nightly").acquire()
     multi = client.multi_lock("a", "b", "c")
     assert await multi.try_acquire() is None and not multi.is_held
-    assert await other.names() == ["b"], "some were kept although not all were got"
+    assert await other.names() == ["b"], "a refused multi-lock kept some names"
     for timeout in (0, 0.2):
         with raises(AcquireTimeout, "'b'", "nightly") as caught:
             await multi.acquire(timeout=timeout)
         assert caught.error.name == "b" and caught.error.timeout == timeout
         assert await other.names() == ["b"] and not (await other.inspect("b")).waiters
     await hold.release()
-    async with multi as mine:
-        assert mine.is_held and multi.is_held and await other.names() == ["a", "b", "c"]
+    async with multi as hold:
+        assert hold.is_held and multi.is_held and await other.names() == ["a", "b", "c"]
         for name in ("a", "b", "c"):
             assert await other.lock(name).try_acquire() is None
-    assert not mine.is_held and not multi.is_held and not await other.names()
+    assert not hold.is_held and not multi.is_held and not await other.names()
 
 
 @case()
@@ -119,15 +119,15 @@ async def test_a_waiting_multi_lock_holds_the_names_before_the_busy_one_and_none
     blocker = await other.lock("b").acquire()
     waiter = world.spawn(client.multi_lock("c", "b", "a", timeout=SOON).acquire)
     await world.until_waiting(other, "b", 1)
-    assert await other.lock("a").try_acquire() is None, "those before it are held meanwhile"
-    # The nodes of a cluster are asked together: those behind it are just being given back.
-    together = "+cluster://" in world.url
-    behind = await other.lock("c").try_acquire(timeout=SOON / 2 if together else 0)
-    assert behind is not None, "those behind it are not held before their turn"
+    assert await other.lock("a").try_acquire() is None, "a name before the busy one is not held"
+    # The nodes of a cluster are asked in parallel: the release of the names after it may lag.
+    in_parallel = "+cluster://" in world.url
+    after = await other.lock("c").try_acquire(timeout=SOON / 2 if in_parallel else 0)
+    assert after is not None, "a name after the busy one is held"
     await blocker.release()
     await world.until_waiting(other, "c", 1)
     assert await other.lock("b").try_acquire() is None
-    await behind.release()
+    await after.release()
     hold = await waiter.join()
     assert hold.is_held and await other.names() == ["a", "b", "c"]
     await hold.release()
@@ -168,11 +168,11 @@ async def test_a_multi_lock_re_enters_the_names_its_owner_already_holds(world: W
             assert hold.is_held and await other.names() == ["a", "b", "c"]
             blocker = await other.lock("d").acquire()
             assert await client.multi_lock("a", "b", "d").try_acquire() is None
-            assert hold.is_held and outer.is_held, "a refusal gave back what was held before"
+            assert hold.is_held and outer.is_held, "a refusal released a name that was held before"
             await blocker.release()
         assert outer.is_held and await other.names() == ["b"]
     assert not await other.names()
-    assert traffic.verbs.count("claim_batch") == 2, "re-entry asked the store"
+    assert traffic.verbs.count("claim_batch") == 2, "re-entry sent a request"
 
 
 @case()
@@ -186,7 +186,7 @@ async def test_another_thread_or_task_is_another_owner_of_a_multi_lock(world: Wo
 
     async with multi as hold:
         assert multi.is_held and await world.spawn(other).join() is None
-    await (await world.spawn(other).join()).release()  # anybody who was given it may
+    await (await world.spawn(other).join()).release()  # by another thread or task than its owner
     with raises(NotHeld, "'b'"):
         await hold.release()
     with raises(NotHeld):
@@ -197,19 +197,19 @@ async def test_another_thread_or_task_is_another_owner_of_a_multi_lock(world: Wo
 async def test_one_multi_lock_object_keeps_its_owners_apart(world: World) -> None:
     client = world.client()
     multi = client.multi_lock("a", "b", timeout=60)
-    together = client.multi_lock(client.rwlock("r").read(), timeout=60)
+    shared = client.multi_lock(client.rwlock("r").read(), timeout=60)
     inside: list[int] = []
 
     async def work() -> None:
         for _ in range(4):
-            async with together as reading:
+            async with shared as reading:
                 async with multi as hold:
                     inside.append(hold.fences["a"])
                     async with multi as again:
                         await world.sleep(0.001)
                         assert again.fences == hold.fences and inside == [hold.fences["a"]]
                     inside.clear()
-                assert reading.is_held, "another's exit ended it"
+                assert reading.is_held, "another owner's exit ended it"
             assert not reading.is_held
 
     for worker in [world.spawn(work) for _ in range(5)]:
@@ -225,7 +225,9 @@ async def test_locks_of_several_clients_and_namespaces_are_taken_together(world:
         assert hold.names == ["a", "a", "b"] and hold.is_held
         assert await other.names() == ["a"] and await there.names() == ["a", "b"]
         (holder,) = (await there.inspect("a")).holders
-        assert holder.remaining > min(client.longest_validity(50), 31), "it keeps its own terms"
+        assert holder.remaining > min(client.longest_validity(50), 31), (
+            "the lock lost its own lease"
+        )
     assert not await other.names() and not await there.names()
     blocker = await there.lock("b").acquire()
     assert await multi.try_acquire() is None
@@ -243,7 +245,9 @@ async def test_locks_of_several_stores_are_taken_together(world: World) -> None:
         async with multi as hold:
             assert hold.names == ["a", "a", "a", "c"]
             for client in (elsewhere, further):
-                assert await client.names() == ["a"], "one name of two stores was taken for one"
+                assert await client.names() == ["a"], (
+                    "the same name in two stores was taken for one lock"
+                )
             assert await here.names() == ["a", "c"]
         blocker = await elsewhere.lock("a", owner="x").acquire()
         assert await multi.try_acquire() is None
@@ -275,7 +279,9 @@ async def test_a_multi_lock_can_include_the_read_or_write_half_of_a_read_write_l
         async with rw.read():
             pass
         assert writing.is_held
-        assert await theirs.read().try_acquire() is None, "it writes no more, and believes"
+        assert await theirs.read().try_acquire() is None, (
+            "the writer reports a write hold that the store has not"
+        )
     multi = await client.multi_lock("a", rw.write()).acquire()
     reading = await rw.read().acquire()
     await multi.release()
@@ -324,19 +330,19 @@ async def test_all_names_of_a_multi_lock_are_renewed_by_the_keeper_or_by_renew(
 ) -> None:
     client, other = world.client(lease=0.9), world.client()
     kept = await client.multi_lock("a", "b").acquire()
-    given = await client.multi_lock("c", "d", lease=0.9).acquire()
-    await given.renew(lease=60)
+    fixed = await client.multi_lock("c", "d", lease=0.9).acquire()
+    await fixed.renew(lease=60)
     await world.sleep(1.3)
-    for hold in (kept, given):
+    for hold in (kept, fixed):
         assert hold.is_held and not hold.lost and not await hold.wait_lost(0)
         await hold.check()
     assert (
-        await given.remaining() > client.longest_validity(60) / 2
+        await fixed.remaining() > client.longest_validity(60) / 2
         and 0.9 >= await kept.remaining() > 0
     )
     for name in "abcd":
         assert await other.lock(name).try_acquire() is None
-    await given.release()
+    await fixed.release()
     await kept.release()
     assert await kept.remaining() == 0 and not await kept.wait_lost()
 
@@ -378,19 +384,19 @@ async def test_a_lock_and_a_multi_lock_are_served_from_one_queue_in_arrival_orde
     blocker = await other.lock("b").acquire()
     served: list[str] = []
 
-    async def many() -> None:
+    async def multi() -> None:
         async with client.multi_lock("a", "b", timeout=SOON):
-            served.append("many")
+            served.append("multi")
 
-    async def one() -> None:
+    async def single() -> None:
         async with third.lock("b", timeout=SOON):
-            served.append("one")
+            served.append("single")
 
     tasks = []
-    for number, work in enumerate((one, many, one)):
+    for number, work in enumerate((single, multi, single)):
         tasks.append(world.spawn(work))
         await world.until_waiting(other, "b", number + 1)
     await blocker.release()
     for task in tasks:
         await task.join()
-    assert served == ["one", "many", "one"]
+    assert served == ["single", "multi", "single"]

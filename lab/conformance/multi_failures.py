@@ -1,4 +1,4 @@
-"""Multi-locks that are interrupted, whose replies get lost, or of which one name is lost."""
+"""Failures of multi-locks: interruptions, lost replies, outages, and the loss of one name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from lab.conformance.locks import LostReply
 from lab.conformance.worlds import World
 from lockfast import BackendError, HoldLost, NotHeld
 
-SHORT = 0.6  # the keeper looks every third of it
-NAMES = [f"n{number:03}" for number in range(130)]  # more than go into one request
+SHORT = 0.6  # the keeper renews every third of it
+NAMES = [f"n{number:03}" for number in range(130)]  # more than fit into one request
 
 
-async def never_left(world: World, client: AnyClient, other: AnyClient, work: Any) -> int:
-    """Interrupt it at each of its steps; nothing may be left. How many there are."""
+async def interrupt_each_step(world: World, client: AnyClient, other: AnyClient, work: Any) -> int:
+    """Interrupt ``work`` at each of its steps and check that nothing is left behind; return the
+    number of steps."""
     for step in itertools.count():
         interrupted = await world.interrupted(step, work)
         left = await other.names()
@@ -39,7 +40,7 @@ async def test_an_interruption_at_any_step_of_a_multi_lock_leaves_nothing_behind
         async with client.multi_lock("a", "b", "c", timeout=SOON):
             pass
 
-    assert await never_left(world, client, other, cycle) >= 4
+    assert await interrupt_each_step(world, client, other, cycle) >= 4
 
 
 @case()
@@ -51,7 +52,7 @@ async def test_an_interruption_leaves_nothing_behind_when_the_names_need_several
     async def cycle() -> None:
         await (await client.multi_lock(*NAMES).acquire(timeout=SOON)).release()
 
-    assert await never_left(world, client, other, cycle) >= 8
+    assert await interrupt_each_step(world, client, other, cycle) >= 8
 
 
 @case()
@@ -66,7 +67,7 @@ async def test_an_interruption_of_a_multi_lock_leaves_nothing_behind_at_any_of_i
         async with client.multi_lock("a", "c", *locks, timeout=SOON):
             pass
 
-    assert await never_left(world, client, other, cycle) >= 16
+    assert await interrupt_each_step(world, client, other, cycle) >= 16
     assert not any(one.statistics().held for one in clients)
 
 
@@ -111,7 +112,7 @@ async def test_an_interrupted_release_of_a_partly_lost_multi_hold_releases_the_r
         left = await other.names()
         assert not left, f"left behind by an interruption at step {step}: {left}"
         async with client.lock("b", timeout=SOON):
-            pass  # its owner has unwound
+            pass  # its owner has released the lost hold
         if not interrupted:
             break
     assert step >= 4
@@ -159,7 +160,7 @@ async def test_a_multi_lock_keeps_its_queue_position_although_the_reply_to_its_c
     waiter = world.spawn(client.multi_lock("a", "b", "c", timeout=SOON).acquire)
     await world.until_waiting(other, "b", 1)
     await world.sleep(0.05)
-    assert len((await other.inspect("b")).waiters) == 1, "it waits twice"
+    assert len((await other.inspect("b")).waiters) == 1, "it is in the queue twice"
     await blocker.release()
     await (await waiter.join()).release()
     assert lost.times == 1
@@ -182,44 +183,44 @@ async def test_the_release_of_a_multi_lock_is_retried_when_its_reply_is_lost(wor
 async def test_a_multi_lock_that_failed_in_an_outage_leaves_no_claim_at_the_store(
     world: World,
 ) -> None:
-    away: list[str] = ["after"]
+    failing: list[str] = ["after"]
 
     async def cut(verb: str, moment: str) -> None:
-        if moment in away and verb not in ("inspect", "names"):
+        if moment in failing and verb not in ("inspect", "names"):
             raise BackendError("the network is gone")
 
     client, other = world.client(hook=cut, lease=20), world.client()
     with raises(BackendError):
         await client.multi_lock("a", "b", "c").acquire(timeout=0)
-    away.clear()
+    failing.clear()
 
-    async def nothing() -> bool:
+    async def nothing_left() -> bool:
         return not await other.names()
 
-    await world.until(nothing, within=10)  # not by the end of their leases
+    await world.until(nothing_left, within=10)  # well before their leases end
     assert client.statistics().held == 0
 
 
 @case()
 async def test_a_multi_lock_release_with_an_unknown_outcome_can_be_repeated(world: World) -> None:
-    away: list[str] = []
+    failing: list[str] = []
 
     async def cut(verb: str, moment: str) -> None:
-        if moment in away and verb in ("release", "release_batch"):
+        if moment in failing and verb in ("release", "release_batch"):
             raise BackendError("the network is gone")
 
     client, second, other = world.client(hook=cut, lease=3), world.client(), world.client()
     multi = client.multi_lock("a", "b", second.lock("c"), lease=20)
     for moment in ("before", "after"):
         hold = await multi.acquire(timeout=SOON)
-        away.append(moment)
+        failing.append(moment)
         with raises(BackendError, "unknown"):
             await hold.release()
-        away.clear()
+        failing.clear()
         assert not hold.is_held and await other.lock("c").try_acquire() is not None
         await hold.release()
         left = await other.names()
-        assert left == ["c"], f"it said that it is released, and {left} are not"
+        assert left == ["c"], f"the release succeeded, and {left} are left"
         with raises(NotHeld):
             await hold.release()
         await other.lock("c").release()
@@ -230,8 +231,8 @@ async def test_the_loss_of_one_name_is_reported_once_and_the_others_are_released
     world: World,
 ) -> None:
     client, other = world.client(lease=SHORT), world.client()
-    told: list[object] = []
-    multi = client.multi_lock("a", "b", "c", on_lost=told.append)
+    reported: list[object] = []
+    multi = client.multi_lock("a", "b", "c", on_lost=reported.append)
     hold = await multi.acquire()
     assert not await hold.wait_lost(0.01) and not hold.lost
     for name in ("b", "c"):
@@ -240,7 +241,7 @@ async def test_the_loss_of_one_name_is_reported_once_and_the_others_are_released
     assert hold.lost and not hold.is_held and not multi.is_held and await hold.remaining() == 0
     with raises(HoldLost):
         await hold.check()
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     with raises(HoldLost):
         await multi.acquire(timeout=0)
     with raises(HoldLost) as caught:
@@ -248,7 +249,7 @@ async def test_the_loss_of_one_name_is_reported_once_and_the_others_are_released
     assert caught.error.name in ("b", "c")
     assert caught.error.fence == hold.fences[caught.error.name]
     await world.sleep(SHORT / 2)
-    assert told == [hold.raw] and not await other.names(), "the others were kept"
+    assert reported == [hold.raw] and not await other.names(), "the other names were kept"
     async with multi as again:
         assert again.is_held
 
@@ -306,7 +307,7 @@ async def test_a_name_lost_while_a_multi_lock_waits_for_another_is_reported(worl
     await world.until(lambda: client.statistics().lost == 1)
     await blocker.release()
     await waiter.join()
-    assert not await other.names(), "not all was given back"
+    assert not await other.names(), "not all names were released"
     async with client.multi_lock("a", "b", "c", timeout=SOON):
         pass
 
@@ -314,14 +315,14 @@ async def test_a_name_lost_while_a_multi_lock_waits_for_another_is_reported(worl
 @case()
 async def test_on_lost_is_not_called_for_a_released_multi_lock(world: World) -> None:
     client, other = world.client(lease=SHORT), world.client()
-    told: list[object] = []
+    reported: list[object] = []
     outer = await client.lock("a").acquire()
-    async with client.multi_lock("a", "b", on_lost=told.append):
+    async with client.multi_lock("a", "b", on_lost=reported.append):
         pass
     assert await other.break_hold("a", outer.fence)
     assert await outer.wait_lost(SOON)
     await world.sleep(0.1)
-    assert not told, "what was released cannot be lost"
+    assert not reported, "a released hold was reported as lost"
     with raises(HoldLost):
         await outer.release()
 

@@ -1,4 +1,4 @@
-"""``@client.once_every("5m")``: of all that call, one runs per period of the store's clock."""
+"""``@client.once_every("5m")``: one of all callers runs in each period of the store's clock."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lockfast import BackendError, HoldLost
 
 
 async def long_period(client: AnyClient) -> int:
-    """One that will not end while a case runs."""
+    """A period that does not end while a case runs."""
     now = (await client.inspect("clock")).now
     return next(period for period in (3600, 4001, 4999) if period - now % period > 100)
 
 
 async def period_now(client: AnyClient, period: float) -> int:
-    """The number of the period, or 0 near its ends: a mark is exact to some milliseconds."""
+    """The number of the period, or 0 close to its ends: marks are exact to some milliseconds."""
     number, rest = divmod((await client.inspect("clock")).now, period)
     return int(number) if min(rest, period - rest) > 0.2 else 0
 
 
 async def mark(client: AnyClient, name: str) -> Any:
-    """What the store has of the turn of that name, beside the names of locks."""
+    """The record of a job's last run, which the store keeps apart from the names of locks."""
     return await client.raw.core.inspect(f"default+once:{name}")
 
 
 def apis(body: Callable[[], Any], seconds: float = 0) -> list[Callable[[], Any]]:
-    """The same function as ``def`` and as ``async def``, that take so long."""
+    """Return the body as a sync and as an async function that take this many seconds."""
 
     def plain() -> Any:
         time.sleep(seconds)
@@ -60,7 +60,7 @@ async def test_one_of_several_callers_runs_and_the_others_get_none(world: World)
             @client.once_every(period, name="job")
             async def job() -> str:
                 ran.append("ran")
-                await asyncio.sleep(0.1)  # the others find it running, and then that it ran
+                await asyncio.sleep(0.1)  # some callers find it running, others that it ran
                 return "result"
 
             return await job()
@@ -88,8 +88,8 @@ async def test_one_of_several_processes_runs(world: World) -> None:
     for _ in range(2):
         for child in children:
             child.send("once", **terms)
-    answers = [await world.blocking(child.receive) for child in children * 2]
-    (ran,) = [pid for pid in answers if pid is not None]
+    replies = [await world.blocking(child.receive) for child in children * 2]
+    (ran,) = [pid for pid in replies if pid is not None]
     assert ran in [child.pid for child in children]
     assert client.once_every(terms["period"], name="job")(lambda: "again")() is None
 
@@ -99,7 +99,7 @@ async def test_a_job_runs_once_in_each_period(world: World) -> None:
     client, other = world.client(), world.client()
     period, judged, last = 2, 0, 0
     for number in itertools.count():
-        assert number < 10, "no round stayed within a period: this machine is too slow"
+        assert number < 10, "too slow a machine: no round stayed within one period"
 
         async def is_new(last: int = last) -> bool:
             return await period_now(client, period) > last
@@ -111,7 +111,7 @@ async def test_a_job_runs_once_in_each_period(world: World) -> None:
             for each in (client, other)
             for function in apis(lambda: "ran")
         ]
-        # What crossed the end of a period proves nothing.
+        # A round across the end of a period proves nothing.
         if await period_now(client, period) == last:
             assert results == ["ran", None, None, None], results
             judged += 1
@@ -133,7 +133,7 @@ async def test_a_job_does_not_run_again_before_at_least_has_passed(world: World)
             return result
 
         ran = await world.until(runs)
-        assert ran - began >= 2.5 * 0.98, f"it ran again after {ran - began} s"
+        assert ran - began >= 2.5 * 0.98, f"the job ran again after {ran - began} s"
 
 
 @case()
@@ -146,7 +146,7 @@ async def test_a_call_while_the_job_runs_returns_at_once(world: World) -> None:
 
         def meanwhile(seen: list[Any] = seen, name: str = name) -> str:
             began = time.monotonic()
-            for each in (other, client):  # another, and the run itself
+            for each in (other, client):  # another client, and the one that runs it
                 seen.append(each.once_every(period, name=name)(lambda: "twice")())
             assert time.monotonic() - began < 5
             return "ran"
@@ -229,10 +229,10 @@ async def test_a_run_that_raises_counts_as_a_run(world: World) -> None:
     client, other = world.client(), world.client()
     period = await long_period(client)
 
-    def stumble() -> None:
+    def fail() -> None:
         raise ZeroDivisionError("mine")
 
-    for number, function in enumerate(apis(stumble)):
+    for number, function in enumerate(apis(fail)):
         name = f"job{number}"
         with raises(ZeroDivisionError, "mine"):
             await world.result(client.once_every(period, name=name)(function)())
@@ -260,7 +260,7 @@ async def test_an_exception_of_the_job_propagates_even_when_the_hold_is_lost(wor
         job = client.once_every(period, name=f"job{number}", at_most=0.3)(function)
         with raises(ZeroDivisionError, "mine") as caught:
             await world.result(job())
-        assert "is lost" in "".join(caught.error.__notes__), "the loss must be attached"
+        assert "is lost" in "".join(caught.error.__notes__), "the loss is missing in the notes"
 
 
 @case()
@@ -273,7 +273,7 @@ async def test_lost_replies_do_not_cause_a_second_run(world: World) -> None:
             name = f"{verb} {number}"
             job = world.client(hook=lost).once_every(period, name=name)(function)
             assert await world.result(job()) == "ran"
-            assert lost.sent == 2, "no answer was lost: the case tests nothing"
+            assert lost.sent == 2, "no reply was lost: the case tests nothing"
             assert other.once_every(period, name=name)(lambda: "twice")() is None, verb
 
 
@@ -282,7 +282,7 @@ async def test_a_run_that_failed_to_begin_leaves_the_period_to_others(world: Wor
     other = world.client()
     period = await long_period(other)
     for number, function in enumerate(apis(lambda: "ran")):
-        broken = world.client(hook=Failing("inspect", times=2))  # a look is asked for again, once
+        broken = world.client(hook=Failing("inspect", times=2))  # inspect is retried once
         with raises(BackendError):
             await world.result(broken.once_every(period, name=f"job{number}")(function)())
         assert other.once_every(period, name=f"job{number}")(lambda: "ran")() == "ran"
@@ -298,7 +298,7 @@ async def test_an_interrupted_call_leaves_the_period_to_others_unless_the_job_ra
         ran: list[int] = []
         name = f"job{step}"
 
-        async def turn(name: str = name, ran: list[int] = ran) -> None:
+        async def call(name: str = name, ran: list[int] = ran) -> None:
             if world.api == "asyncio":
 
                 @client.once_every(period, name=name)
@@ -309,10 +309,10 @@ async def test_an_interrupted_call_leaves_the_period_to_others_unless_the_job_ra
             else:
                 client.once_every(period, name=name)(lambda: ran.append(1))()
 
-        interrupted = await world.interrupted(step, turn)
+        interrupted = await world.interrupted(step, call)
         assert client.statistics().held == client.statistics().waiting == 0
         again = other.once_every(period, name=name)(lambda: "again")()
-        assert ran or again == "again", f"nobody ran after an interruption at step {step}"
+        assert ran or again == "again", f"no call ran after an interruption at step {step}"
         if not interrupted:
             assert ran and again is None
             break
@@ -321,17 +321,18 @@ async def test_an_interrupted_call_leaves_the_period_to_others_unless_the_job_ra
 
 @case()
 async def test_a_renewal_in_flight_does_not_shorten_the_mark_of_a_run(world: World) -> None:
-    """It would end the mark with the lease, long before the period, and another would run."""
-    on_its_way = threading.Event()
+    """Else the mark would end with the lease, long before the period, and another caller would
+    run."""
+    in_flight = threading.Event()
 
     async def slow(verb: str, moment: str) -> None:
         if (verb, moment) == ("renew", "before"):
-            on_its_way.set()
+            in_flight.set()
             time.sleep(0.3)
 
     client, other = world.client(hook=slow, lease=6), world.client()
     period = await long_period(other)
-    job = client.once_every(period, name="job")(lambda: on_its_way.wait(SOON))
+    job = client.once_every(period, name="job")(lambda: in_flight.wait(SOON))
     assert await world.blocking(job) is True
     await world.sleep(0.5)
     (holder,) = (await mark(other, "job")).holders

@@ -1,4 +1,4 @@
-"""What may be said to ``@client.once_every``: periods, names, functions of all kinds."""
+"""Arguments of ``@client.once_every``: periods, names, callables of every kind."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ async def test_arguments_and_results_pass_through_sync_and_async_functions(
 
     @client.once_every(period)
     def plain(one: int, *rest: int, two: int = 2, **more: int) -> tuple[Any, ...]:
-        """What it is for."""
+        """Return the arguments."""
         return one, rest, two, more
 
     @client.once_every(period)
     async def coroutine(one: int, *rest: int, two: int = 2, **more: int) -> tuple[Any, ...]:
-        """What it is for."""
+        """Return the arguments."""
         await asyncio.sleep(0)
         return one, rest, two, more
 
     assert inspect.iscoroutinefunction(coroutine) and not inspect.iscoroutinefunction(plain)
     for function in (plain, coroutine):
-        assert function.__doc__ == "What it is for." and function.__name__ in function.__qualname__
+        assert (
+            function.__doc__ == "Return the arguments."
+            and function.__name__ in function.__qualname__
+        )
         assert await world.result(function(1, 3, 4, two=5, six=6)) == (1, (3, 4), 5, {"six": 6})
         assert await world.result(function(1)) is None
 
@@ -46,7 +49,9 @@ async def test_the_default_name_of_a_job_is_that_of_its_function(world: World) -
     period = await long_period(client)
     plain, coroutine = apis(lambda: "ran")
     for function in (plain, coroutine):
-        assert await world.result(client.once_every(period)(function)()) == "ran", "a shared name"
+        assert await world.result(client.once_every(period)(function)()) == "ran", (
+            "two functions share a name"
+        )
         name = f"{function.__module__}.{function.__qualname__}"
         assert (await mark(other, name)).holders
         assert await world.result(other.once_every(period)(function)()) is None
@@ -61,14 +66,14 @@ async def test_a_job_and_a_lock_of_the_same_name_are_independent(world: World) -
 
     @client.once_every(period, name="job")
     def job() -> str:
-        with_lock = other.once_every(period, name="inner")(lambda: "inner")()
-        return f"ran {with_lock}"
+        inner = other.once_every(period, name="inner")(lambda: "inner")()
+        return f"ran {inner}"
 
     async with client.lock("job") as hold:
         assert job() == "ran inner" and hold.is_held
         assert job() is None
     assert await client.lock("job").try_acquire() is not None
-    assert await client.names() == ["job"], "a turn is shown as a lock"
+    assert await client.names() == ["job"], "a job is listed as a lock"
 
 
 @case()
@@ -86,7 +91,7 @@ async def test_a_period_can_be_written_in_several_ways(world: World) -> None:
     }
     for number, (period, seconds) in enumerate(ways.items()):
         rest = 0.0
-        while rest < 5:  # what crossed the end of a period would prove nothing
+        while rest < 5:  # a run across the end of a period would prove nothing
             now = (await client.inspect("clock")).now
             rest = seconds - now % seconds
             await world.sleep(0 if rest >= 5 else 0.2)
@@ -102,7 +107,7 @@ async def test_invalid_once_every_arguments_are_refused_at_decoration(world: Wor
     client = world.client(hook=traffic)
 
     def job() -> None:
-        raise AssertionError("it ran")
+        raise AssertionError("the job ran")
 
     def generator() -> Any:
         yield
@@ -143,7 +148,7 @@ async def test_invalid_once_every_arguments_are_refused_at_decoration(world: Wor
 
 
 class Job:
-    """A function that is none, and has no name."""
+    """A callable without a name."""
 
     def __call__(self) -> str:
         return "ran"

@@ -1,4 +1,4 @@
-"""Permits that expire: they belong to whoever knows their id, and end with their lease."""
+"""Expiring permits: any client that knows the id may release one, and each ends with its lease."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_the_release_of_a_permit_serves_the_next_waiter(world: World) -> N
         permit = await waiter.join()
         assert await client.permits("a", 1).in_use() == 1
         (holder,) = (await client.inspect("a")).holders
-        assert holder.remaining > 20, "it was granted for less than its lease"
+        assert holder.remaining > 20, "the permit was granted for less than its lease"
         await third.permits("a", 1).release(permit)
 
 
@@ -77,11 +77,15 @@ async def test_a_permit_is_not_renewed_and_expires_with_its_lease(world: World) 
     (holder,) = (await other.inspect("a")).holders
     assert 0 < holder.remaining <= 0.6
     theirs = await other.permits("a", 1, timeout=SOON).acquire()
-    assert time.monotonic() - began >= 0.55, "it was given to another before its time"
+    assert time.monotonic() - began >= 0.55, (
+        "the permit was granted to another client before its lease ended"
+    )
     assert client.statistics().renewals == 0 and client.statistics().lost == 0
     with raises(HoldLost, "'a'"):
         await client.permits("a", 1).release(permit)
-    assert await client.permits("a", 1).in_use() == 1, "it touched the next one's"
+    assert await client.permits("a", 1).in_use() == 1, (
+        "the late release affected the permit of another client"
+    )
     await other.permits("a", 1).release(theirs)
 
 
@@ -133,7 +137,7 @@ async def test_any_client_that_knows_the_id_can_renew_a_permit(world: World) -> 
     await other.permits("a", 1).renew(permit, lease=60)
     (holder,) = (await other.inspect("a")).holders
     assert 30 < holder.remaining <= 60
-    await client.permits("a", 1).renew(permit)  # as long again as it was taken for
+    await client.permits("a", 1).renew(permit)  # by the lease it was acquired with
     (holder,) = (await other.inspect("a")).holders
     assert holder.remaining <= 1
     await other.permits("a", 1).renew(permit, lease=60)
@@ -142,7 +146,7 @@ async def test_any_client_that_knows_the_id_can_renew_a_permit(world: World) -> 
     await client.permits("a", 1).release(permit)
     with raises(HoldLost, "'a'"):
         await client.permits("a", 1).renew(permit, lease=60)
-    assert not await other.names(), "renewal made again what had ended"
+    assert not await other.names(), "the renewal recreated a released permit"
 
 
 @case()
@@ -186,21 +190,21 @@ async def test_invalid_permit_ids_are_refused_before_any_request(world: World) -
         await permits.acquire(lease=0)
     with raises(ConfigurationError, "timeout"):
         await permits.try_acquire(timeout=-1)
-    assert not traffic.verbs, "the store was asked"
+    assert not traffic.verbs, "a request was sent to the store"
 
 
 @case()
 async def test_the_id_of_a_permit_appears_in_no_log_message_or_error(world: World) -> None:
     client, other = world.client(), world.client()
-    said: list[str] = []
+    texts: list[str] = []
 
-    class Listener(logging.Handler):
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            texts.append(record.getMessage())
 
-    log, listener = logging.getLogger("lockfast"), Listener()
+    log, recorder = logging.getLogger("lockfast"), Recorder()
     level, propagate = log.level, log.propagate
-    log.addHandler(listener)
+    log.addHandler(recorder)
     log.setLevel(logging.DEBUG)
     log.propagate = False
     try:
@@ -210,20 +214,20 @@ async def test_the_id_of_a_permit_appears_in_no_log_message_or_error(world: Worl
         with raises(AcquireTimeout) as refused:
             await other.permits("a", 1).acquire(timeout=0.05)
         snapshot = await other.inspect("a")
-        said += [repr(permits.raw), repr(client.raw), str(refused), repr(snapshot)]
+        texts += [repr(permits.raw), repr(client.raw), str(refused), repr(snapshot)]
         assert await other.break_hold("a", snapshot.holders[0].fence)
         with raises(HoldLost) as lost:
             await permits.release(permit)
-        said += [str(lost), repr(lost.error)]
+        texts += [str(lost), repr(lost.error)]
         with raises(ConfigurationError) as wrong:
             await permits.release(permit + ":x")
-        said.append(str(wrong))
+        texts.append(str(wrong))
     finally:
-        log.removeHandler(listener)
+        log.removeHandler(recorder)
         log.setLevel(level)
         log.propagate = propagate
-    assert len(secret) > 20 and len(said) > 6
-    assert not [text for text in said if secret[:20] in text], "a secret is told"
+    assert len(secret) > 20 and len(texts) > 6
+    assert not [text for text in texts if secret[:20] in text], "the id was revealed"
 
 
 @case()
@@ -232,11 +236,13 @@ async def test_a_permit_can_be_attached_as_a_hold(world: World) -> None:
     permits = client.permits("a", 2, lease=1)
     permit, second = await permits.acquire(), await permits.acquire(lease=60)
     hold = await taker.attach("a", permit)
-    other = await taker.attach("a", second)  # each is an owner of its own
+    other = await taker.attach("a", second)  # each permit has an owner of its own
     await world.sleep(1.3)
-    assert hold.is_held and other.is_held and hold.fence < other.fence, "a hold is renewed"
+    assert hold.is_held and other.is_held and hold.fence < other.fence, (
+        "an attached hold was not renewed"
+    )
     with raises(NotHeld):
-        await client.attach("a", permit)  # somebody was faster
+        await client.attach("a", permit)  # the other client has attached it
     await hold.release()
     await other.release()
     assert await permits.in_use() == 0
@@ -251,15 +257,17 @@ async def test_an_interruption_at_any_step_of_acquiring_a_permit_leaves_none_in_
     client, other = world.client(hook=world.step), world.client()
     taken: list[str] = []
 
-    async def take() -> None:
+    async def acquire() -> None:
         taken.append(await client.permits("a", 1).acquire(timeout=SOON))
 
     for step in itertools.count():
-        interrupted = await world.interrupted(step, take)
+        interrupted = await world.interrupted(step, acquire)
         assert client.statistics().held == client.statistics().waiting == 0
         if not interrupted:
             break
-        assert not taken and not await other.names(), f"nobody knows the id, at step {step}"
+        assert not taken and not await other.names(), (
+            f"a permit whose id nobody knows, at step {step}"
+        )
     assert step >= 4 and len(taken) == 1
     for step in itertools.count():
         interrupted = await world.interrupted(step, partial(client.permits("a", 1).release, *taken))

@@ -1,4 +1,4 @@
-"""Read-write locks: many readers or one writer, in the order of arrival."""
+"""Read-write locks: several readers or one writer, in arrival order."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lockfast import ConfigurationError, HoldLost, NotHeld, WouldDeadlock
 
 
 class Visitors:
-    """Readers and writers that come one after the other, each for itself, and stay until told."""
+    """Readers and writers, each an owner of its own, that arrive one by one and leave on demand."""
 
     def __init__(self, world: World, client: AnyClient, **terms: Any) -> None:
         self._world = world
         self._client = client
         self._terms: dict[str, Any] = {"timeout": SOON, **terms}
         self.entered: list[str] = []
-        self._may_go: dict[str, Event] = {}
+        self._may_leave: dict[str, Event] = {}
         self._tasks: dict[str, AnyTask] = {}
 
-    async def comes(self, who: str) -> None:
-        """``who`` begins with r (a reader) or w (a writer); here until it stands in the queue."""
+    async def arrive(self, who: str) -> None:
+        """Start a reader (``who`` begins with r) or a writer (w); return once it is queued."""
         before = len((await self._client.inspect("a")).waiters)
-        self._may_go[who] = self._world.event()
+        self._may_leave[who] = self._world.event()
         self._tasks[who] = self._world.spawn(self._visit, who)
         await self._world.until_waiting(self._client, "a", before + 1)
 
@@ -35,15 +35,15 @@ class Visitors:
         rw = self._client.rwlock("a", **self._terms)
         async with rw.read() if who.startswith("r") else rw.write():
             self.entered.append(who)
-            await self._may_go[who].wait()
+            await self._may_leave[who].wait()
 
-    async def are_in(self, *who: str) -> None:
-        """Those have entered so far, whatever the order among them."""
+    async def have_entered(self, *who: str) -> None:
+        """Wait for exactly these visitors to have entered so far, in any order."""
         await self._world.until(lambda: len(self.entered) >= len(who))
         assert sorted(self.entered) == sorted(who)
 
-    async def goes(self, who: str) -> None:
-        self._may_go[who].set()
+    async def leave(self, who: str) -> None:
+        self._may_leave[who].set()
         await self._tasks[who].join()
 
 
@@ -60,7 +60,7 @@ async def test_several_readers_hold_the_lock_at_once_and_a_writer_holds_it_alone
 
     holds.append(await world.spawn(reads).join())
     assert all(hold.is_held for hold in holds)
-    assert len({hold.fence for hold in holds}) == 4, "each reader has a fence of its own"
+    assert len({hold.fence for hold in holds}) == 4, "two readers share a fence"
     for hold in holds:
         assert await other.rwlock("a").write().try_acquire() is None
         await hold.release()
@@ -86,12 +86,12 @@ async def test_readers_and_writers_are_never_together_under_load(world: World) -
                 reading.append(hold.fence)
                 most[0] = max(most[0], len(reading))
                 fences.append(hold.fence)
-                assert not writing, "a reader came in while somebody writes"
+                assert not writing, "a reader got in during a write"
                 await world.sleep(0.003)
                 assert not writing
                 reading.remove(hold.fence)
             if not fair:
-                await world.sleep(0.01)  # it would keep writers out for ever: that is what it wants
+                await world.sleep(0.01)  # else unfair readers would keep writers out for ever
 
     async def write(client: AnyClient, fair: bool) -> None:
         for _ in range(5):
@@ -99,7 +99,7 @@ async def test_readers_and_writers_are_never_together_under_load(world: World) -
                 writing.append(hold.fence)
                 fences.append(hold.fence)
                 await world.sleep(0.002)
-                assert writing == [hold.fence] and not reading, "a writer is not alone"
+                assert writing == [hold.fence] and not reading, "a writer was not alone"
                 writing.clear()
 
     tasks = [
@@ -109,8 +109,8 @@ async def test_readers_and_writers_are_never_together_under_load(world: World) -
     ]
     for task in tasks:
         await task.join(60)
-    assert len(set(fences)) == len(fences) == len(tasks) * 5 + 3 * 10, "a fence came twice"
-    assert most[0] > 1, "no two ever read together: the case tests nothing"
+    assert len(set(fences)) == len(fences) == len(tasks) * 5 + 3 * 10, "a fence was repeated"
+    assert most[0] > 1, "no two readers overlapped: the case tests nothing"
 
 
 @case()
@@ -118,15 +118,15 @@ async def test_a_waiting_writer_is_not_overtaken_by_readers_that_come_later(worl
     client, other = world.client(), world.client()
     visitors = Visitors(world, client)
     reading = await other.rwlock("a").read().acquire()
-    await visitors.comes("w")
-    await visitors.comes("r")
+    await visitors.arrive("w")
+    await visitors.arrive("r")
     third = world.client()
-    assert await third.rwlock("a").read().try_acquire() is None, "it went past the writer"
+    assert await third.rwlock("a").read().try_acquire() is None, "a reader overtook the writer"
     await reading.release()
-    await visitors.are_in("w")
-    await visitors.goes("w")
-    await visitors.are_in("w", "r")
-    await visitors.goes("r")
+    await visitors.have_entered("w")
+    await visitors.leave("w")
+    await visitors.have_entered("w", "r")
+    await visitors.leave("r")
 
 
 @case()
@@ -137,15 +137,15 @@ async def test_a_writer_is_served_in_an_endless_stream_of_readers(
     first, second = world.event(), world.event()
     wrote: list[int] = []
 
-    async def reads_again_and_again(client: AnyClient, entered: Event) -> None:
+    async def read_repeatedly(client: AnyClient, entered: Event) -> None:
         while not wrote:
             async with client.rwlock("a", timeout=60).read():
                 entered.set()
                 await world.sleep(0.02)
 
     readers = [
-        world.spawn(reads_again_and_again, clients[turn % 2], event)
-        for turn, event in enumerate((first, second, first, second))
+        world.spawn(read_repeatedly, clients[number % 2], event)
+        for number, event in enumerate((first, second, first, second))
     ]
     await first.wait()
     await second.wait()
@@ -165,23 +165,23 @@ async def test_after_a_writer_all_readers_up_to_the_next_writer_enter_together(
     visitors = Visitors(world, client)
     writing = await other.rwlock("a").write().acquire()
     for who in ("r1", "r2", "r3", "w1", "r4", "r5", "w2"):
-        await visitors.comes(who)
+        await visitors.arrive(who)
     await writing.release()
-    if client.capabilities.wakes != "ask":  # else they were only rung
+    if client.capabilities.wakes != "ask":  # else they were only woken
         holders = (await client.inspect("a")).holders
-        assert len(holders) == 3, "one step of the store served all three"
-    await visitors.are_in("r1", "r2", "r3")
-    await visitors.goes("r1")
-    await visitors.goes("r3")
-    await visitors.are_in("r1", "r2", "r3")  # the writer waits for the last of them
-    await visitors.goes("r2")
-    await visitors.are_in("r1", "r2", "r3", "w1")
-    await visitors.goes("w1")
-    await visitors.are_in("r1", "r2", "r3", "w1", "r4", "r5")
-    await visitors.goes("r4")
-    await visitors.goes("r5")
-    await visitors.are_in("r1", "r2", "r3", "w1", "r4", "r5", "w2")
-    await visitors.goes("w2")
+        assert len(holders) == 3, "the release did not serve all three readers"
+    await visitors.have_entered("r1", "r2", "r3")
+    await visitors.leave("r1")
+    await visitors.leave("r3")
+    await visitors.have_entered("r1", "r2", "r3")  # the writer waits for the last of them
+    await visitors.leave("r2")
+    await visitors.have_entered("r1", "r2", "r3", "w1")
+    await visitors.leave("w1")
+    await visitors.have_entered("r1", "r2", "r3", "w1", "r4", "r5")
+    await visitors.leave("r4")
+    await visitors.leave("r5")
+    await visitors.have_entered("r1", "r2", "r3", "w1", "r4", "r5", "w2")
+    await visitors.leave("w2")
 
 
 @case()
@@ -189,18 +189,18 @@ async def test_an_unfair_reader_overtakes_a_waiting_writer(world: World) -> None
     client, other = world.client(), world.client()
     visitors = Visitors(world, client)
     reading = await other.rwlock("a").read().acquire()
-    await visitors.comes("w")
+    await visitors.arrive("w")
     hasty = await world.client().rwlock("a", fair=False).read().try_acquire()
     if client.capabilities.overtakes:
-        assert hasty is not None, "unfair is as soon as it fits"
+        assert hasty is not None, "an unfair claim that fits was refused"
         await reading.release()
         assert not visitors.entered
         await hasty.release()
     else:
-        assert hasty is None, "it overtook, where nobody does"
+        assert hasty is None, "a reader overtook, although the store does not permit it"
         await reading.release()
-    await visitors.are_in("w")
-    await visitors.goes("w")
+    await visitors.have_entered("w")
+    await visitors.leave("w")
 
 
 @case()
@@ -210,15 +210,15 @@ async def test_an_unfair_writer_does_not_block_readers_and_is_served_when_the_lo
     client, other = world.client(), world.client()
     visitors = Visitors(world, client, fair=False)
     reading = await other.rwlock("a").read().acquire()
-    await visitors.comes("w")
+    await visitors.arrive("w")
     if client.capabilities.overtakes:
         async with world.client().rwlock("a", timeout=0).read():
             assert not visitors.entered
     else:
         assert await world.client().rwlock("a").read().try_acquire() is None
     await reading.release()
-    await visitors.are_in("w")
-    await visitors.goes("w")
+    await visitors.have_entered("w")
+    await visitors.leave("w")
 
 
 @case()
@@ -230,11 +230,11 @@ async def test_both_halves_of_a_read_write_lock_are_re_entered_without_a_request
     rw = client.rwlock("a")
     for outer, inner in ((rw.read(), rw.read()), (rw.write(), rw.write()), (rw.write(), rw.read())):
         hold = await outer.acquire()
-        asked = len(traffic.verbs)
+        sent = len(traffic.verbs)
         async with inner as again:
             assert again.fence == hold.fence and inner.is_held and outer.is_held
             assert not await other.rwlock("a").write().try_acquire()
-        assert hold.is_held and len(traffic.verbs) == asked, "re-entry asked the store"
+        assert hold.is_held and len(traffic.verbs) == sent, "re-entry sent a request"
         await outer.release()
         assert not hold.is_held and not await other.names()
 
@@ -247,7 +247,7 @@ async def test_a_reader_that_asks_to_write_gets_would_deadlock_at_once_and_keeps
     client, other = world.client(hook=traffic), world.client()
     rw = client.rwlock("a")
     reading = await rw.read().acquire()
-    asked = len(traffic.verbs)
+    sent = len(traffic.verbs)
     began = time.monotonic()
     for _ in range(2):
         with raises(WouldDeadlock, "'a'"):
@@ -258,9 +258,9 @@ async def test_a_reader_that_asks_to_write_gets_would_deadlock_at_once_and_keeps
             await rw.write().try_acquire()
         with raises(WouldDeadlock, "'a'"):
             await rw.write().try_acquire(timeout=60)
-        await rw.read().acquire()  # the second time it reads twice
-    assert time.monotonic() - began < 30, "it waited for itself"
-    assert "claim" not in traffic.verbs[asked:]
+        await rw.read().acquire()  # in the second round it holds the read half twice
+    assert time.monotonic() - began < 30, "the reader waited for itself"
+    assert "claim" not in traffic.verbs[sent:]
     assert reading.is_held and rw.read().is_held and not rw.write().is_held
     snapshot = await other.inspect("a")
     assert not snapshot.waiters and [held.fence for held in snapshot.holders] == [reading.fence]
@@ -316,13 +316,13 @@ async def test_a_half_that_is_not_held_cannot_be_released(world: World) -> None:
     assert reading.is_held
     await reading.release()
 
-    async def a_stranger() -> None:
+    async def release_as_another_owner() -> None:
         for half in (rw.read(), rw.write()):
             with raises(NotHeld, "'a'"):
                 await half.release()
 
     async with rw.write():
-        await world.spawn(a_stranger).join()
+        await world.spawn(release_as_another_owner).join()
         assert rw.write().is_held
 
 
@@ -343,7 +343,7 @@ async def test_a_name_in_use_as_one_primitive_is_refused_for_another(world: Worl
                             await theirs.acquire(timeout=timeout)
                     with raises(ConfigurationError, "'a'", kind, other):
                         await theirs.try_acquire()
-        assert not await clients[1].names(), "a name that nobody holds may become anything"
+        assert not await clients[1].names(), "the name is still in use"
 
 
 @case()
@@ -351,14 +351,14 @@ async def test_the_loss_of_a_writer_is_reported_and_both_halves_refuse_re_entry(
     world: World,
 ) -> None:
     client, other = world.client(lease=0.6), world.client()
-    told: list[object] = []
-    rw = client.rwlock("a", on_lost=told.append)
+    reported: list[object] = []
+    rw = client.rwlock("a", on_lost=reported.append)
     hold = await rw.write().acquire()
     await rw.read().acquire()
     assert await other.break_hold("a", hold.fence)
     assert await hold.wait_lost(SOON)
-    await world.until(lambda: told)
-    assert told == [hold.raw] and not rw.read().is_held and not rw.write().is_held
+    await world.until(lambda: reported)
+    assert reported == [hold.raw] and not rw.read().is_held and not rw.write().is_held
     for half in (rw.read(), rw.write()):
         with raises(HoldLost, "'a'", str(hold.fence)):
             await half.acquire()

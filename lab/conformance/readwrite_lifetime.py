@@ -1,4 +1,4 @@
-"""Read-write locks, over time: a writer that goes on as a reader, and readers that die alone."""
+"""Read-write locks over time: downgrades, leases of single readers, killed processes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ async def test_releasing_the_write_half_while_reading_lets_other_readers_in(worl
     waiters = [world.spawn(waits) for _ in range(2)]
     await world.until_waiting(other, "a", 2)
     await writing.release()
-    if client.capabilities.wakes != "ask":  # else they were only rung
-        assert not (await other.inspect("a")).waiters, "the release served them in its own step"
+    if client.capabilities.wakes != "ask":  # else they were only woken
+        assert not (await other.inspect("a")).waiters, (
+            "the release did not grant to the waiting readers"
+        )
     assert min([await waiter.join() for waiter in waiters]) > reading.fence
     assert reading.is_held and reading.fence == writing.fence
     assert rw.read().is_held and not rw.write().is_held
@@ -52,7 +54,7 @@ async def test_no_writer_gets_in_between_during_a_downgrade(world: World) -> Non
 
     async def waits() -> int:
         async with other.rwlock("a", timeout=SOON).write() as theirs:
-            assert not reading.is_held, "a writer came in while we read"
+            assert not reading.is_held, "a writer got in while we read"
             return theirs.fence
 
     waiter = world.spawn(waits)
@@ -185,7 +187,9 @@ async def test_the_lease_of_one_reader_ends_without_affecting_the_others(world: 
     with raises(HoldLost, "'a'", str(brief.fence)):
         await brief.release()
     await world.sleep(0.1)
-    assert long.is_held and kept.is_held and not writer.done, "one took the others with it"
+    assert long.is_held and kept.is_held and not writer.done, (
+        "the end of one lease ended other holds"
+    )
     await long.release()
     assert kept.is_held and not writer.done
     await kept.release()
@@ -195,15 +199,15 @@ async def test_the_lease_of_one_reader_ends_without_affecting_the_others(world: 
 @case()
 async def test_the_loss_of_one_reader_is_reported_to_that_reader_only(world: World) -> None:
     client, other = world.client(lease=0.6), world.client(lease=0.6)
-    told: list[object] = []
-    first = await client.rwlock("a", on_lost=told.append).read().acquire()
-    second = await other.rwlock("a", on_lost=told.append).read().acquire()
+    reported: list[object] = []
+    first = await client.rwlock("a", on_lost=reported.append).read().acquire()
+    second = await other.rwlock("a", on_lost=reported.append).read().acquire()
     assert await other.break_hold("a", first.fence)
     assert await first.wait_lost(SOON)
-    await world.until(lambda: told)
+    await world.until(lambda: reported)
     renewals = other.statistics().renewals
     await world.until(lambda: other.statistics().renewals > renewals)
-    assert told == [first.raw] and second.is_held and not second.lost
+    assert reported == [first.raw] and second.is_held and not second.lost
     with raises(HoldLost):
         await first.release()
     await second.release()
@@ -218,7 +222,7 @@ async def test_a_writer_waits_for_readers_whose_leases_end_by_themselves(world: 
 
     last = [await world.spawn(reads, lease).join() for lease in (0.2, 0.5)][-1]
     async with other.rwlock("a", timeout=SOON).write():
-        assert not last.is_held, "the writer came before the last reader's lease was over"
+        assert not last.is_held, "the writer got in before the last reader's lease ended"
 
 
 @case(processes=True)
@@ -231,7 +235,7 @@ async def test_processes_read_together_and_write_alone(world: World) -> None:
             await world.blocking(partial(second.call, "write", name="a", timeout=0))
     second.send("write", name="a", timeout=SOON)
     await world.until_waiting(client, "a", 1)
-    assert await client.rwlock("a").read().try_acquire() is None, "it went past the writer"
+    assert await client.rwlock("a").read().try_acquire() is None, "a reader overtook the writer"
     await world.blocking(partial(child.call, "release"))
     assert await world.blocking(second.receive) > mine.fence
     assert await client.rwlock("a").read().try_acquire() is None
@@ -248,12 +252,12 @@ async def test_the_death_of_one_readers_process_does_not_affect_the_others(world
     await world.until_waiting(client, "a", 1)
     child.kill()
 
-    async def alone() -> bool:
+    async def only_ours() -> bool:
         return [held.fence for held in (await client.inspect("a")).holders] == [mine.fence]
 
-    await world.until(alone)
+    await world.until(only_ours)
     await world.sleep(0.1)
-    assert mine.is_held and not writer.done, "the writer did not wait for the rest"
+    assert mine.is_held and not writer.done, "the writer did not wait for the other reader"
     await mine.release()
     await (await writer.join()).release()
 
@@ -282,6 +286,8 @@ async def test_read_and_write_holds_can_be_detached_and_attached(world: World) -
         assert inside.fence == writing.fence
         assert await other.rwlock("a").read().try_acquire() is None
     assert writing.is_held
-    assert await other.rwlock("a").read().try_acquire() is None, "it writes no more, and believes"
+    assert await other.rwlock("a").read().try_acquire() is None, (
+        "the writer reports a write hold that the store has not"
+    )
     await writing.release()
     assert not await other.names()

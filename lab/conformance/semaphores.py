@@ -1,4 +1,4 @@
-"""Semaphores: so many at once and never more, several permits at a time, other sizes."""
+"""Semaphores: never more holders than permits, holds of several permits, resizing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_semaphore_never_admits_more_than_its_permits_under_load(world: 
                 fences.append(hold.fence)
                 most[0] = max(most[0], len(inside))
                 await world.sleep(0.003)
-                assert len(inside) <= 3, f"{len(inside)} inside of 3"
+                assert len(inside) <= 3, f"{len(inside)} permits of 3 in use"
                 for _ in range(permits):
                     inside.remove(hold.fence)
 
@@ -44,8 +44,8 @@ async def test_a_semaphore_never_admits_more_than_its_permits_under_load(world: 
     ]
     for task in tasks:
         await task.join(60)
-    assert len(set(fences)) == len(tasks) * 5, "a fence came twice"
-    assert most[0] == 3, f"never more than {most[0]} inside: the case tests nothing"
+    assert len(set(fences)) == len(tasks) * 5, "a fence was repeated"
+    assert most[0] == 3, f"at most {most[0]} permits in use: the case tests nothing"
 
 
 @case()
@@ -73,7 +73,7 @@ async def test_an_owner_that_acquires_twice_takes_two_permits(world: World) -> N
     semaphore = client.semaphore("a", 2)
     async with semaphore as outer:
         async with semaphore as inner:
-            assert inner.fence > outer.fence, "it was re-entered"
+            assert inner.fence > outer.fence, "the second acquire re-entered the first"
             assert await semaphore.try_acquire() is None
             with raises(AcquireTimeout, "'a'"):
                 await semaphore.acquire(timeout=0)
@@ -93,7 +93,7 @@ async def test_a_hold_of_several_permits_is_released_whole_and_once(world: World
     assert await other.semaphore("a", 3).try_acquire(2) is None
     rest = await other.semaphore("a", 3).try_acquire()
     assert rest is not None
-    await world.spawn(hold.release).join()  # anybody who was given it may
+    await world.spawn(hold.release).join()  # by another thread or task than its owner
     with raises(NotHeld, "'a'"):
         await hold.release()
     assert rest.is_held and await other.semaphore("a", 3).available() == 2
@@ -117,7 +117,9 @@ async def test_a_waiter_for_two_permits_is_not_overtaken_by_a_claim_for_one(
     small = world.spawn(wait, clients[2], 1)
     await world.until_waiting(clients[0], "a", 2)
     await holds[0].release()
-    assert await clients[0].semaphore("a", 2).try_acquire() is None, "it went past who wants two"
+    assert await clients[0].semaphore("a", 2).try_acquire() is None, (
+        "a claim for one overtook the waiter for two"
+    )
     await world.sleep(0.05)
     assert not served and len((await clients[0].inspect("a")).waiters) == 2
     await holds[1].release()
@@ -152,12 +154,12 @@ async def test_a_release_serves_every_waiter_that_fits_in_one_step_and_in_arriva
     client, other = world.client(), world.client()
     hold = await client.semaphore("a", 3).acquire(3)
     served: list[int] = []
-    may_go = world.event()
+    may_leave = world.event()
 
     async def wait(number: int) -> None:
         async with other.semaphore("a", 3, timeout=SOON):
             served.append(number)
-            await may_go.wait()
+            await may_leave.wait()
 
     waiters = []
     for number in range(5):
@@ -165,10 +167,12 @@ async def test_a_release_serves_every_waiter_that_fits_in_one_step_and_in_arriva
         await world.until_waiting(client, "a", number + 1)
     await hold.release()
     snapshot = await client.inspect("a")
-    assert len(snapshot.holders) == 3 and len(snapshot.waiters) == 2, "the release served three"
+    assert len(snapshot.holders) == 3 and len(snapshot.waiters) == 2, (
+        "the release did not serve three"
+    )
     await world.until(lambda: len(served) == 3)
     assert sorted(served) == [0, 1, 2]
-    may_go.set()
+    may_leave.set()
     for waiter in waiters:
         await waiter.join()
 
@@ -190,7 +194,9 @@ async def test_a_waiter_for_several_permits_that_times_out_does_not_block_the_qu
     await world.until_waiting(client, "a", 2)
     await first.join()
     snapshot = await client.inspect("a")
-    assert len(snapshot.holders) == 2 and not snapshot.waiters, "its leaving served the next"
+    assert len(snapshot.holders) == 2 and not snapshot.waiters, (
+        "its leaving did not serve the next waiter"
+    )
     theirs = await behind.join()
     assert hold.is_held and theirs.is_held
     await theirs.release()
@@ -215,14 +221,14 @@ async def test_semaphore_permits_are_renewed_and_end_with_their_own_lease(world:
 @case()
 async def test_the_loss_of_one_permit_is_reported_to_its_holder_only(world: World) -> None:
     client, other = world.client(lease=0.6), world.client()
-    told: list[object] = []
-    semaphore = client.semaphore("a", 2, on_lost=told.append)
+    reported: list[object] = []
+    semaphore = client.semaphore("a", 2, on_lost=reported.append)
     first, second = await semaphore.acquire(), await semaphore.acquire()
     assert await other.break_hold("a", first.fence)
     assert await first.wait_lost(SOON)
-    await world.until(lambda: told)
-    assert told == [first.raw] and second.is_held and not second.lost
-    again = await semaphore.acquire(timeout=SOON)  # who lost one may take another
+    await world.until(lambda: reported)
+    assert reported == [first.raw] and second.is_held and not second.lost
+    again = await semaphore.acquire(timeout=SOON)  # the owner of a lost permit may take another
     assert again.fence > second.fence
     with raises(HoldLost, "'a'"):
         await first.release()
@@ -291,7 +297,9 @@ async def test_shrinking_a_semaphore_keeps_its_holders_and_admits_nobody_until_t
         assert await semaphore.try_acquire() is None
         assert len((await client.inspect("a")).waiters) == 1
     await world.sleep(1.0)
-    assert holds[2].is_held and not waiter.done, "who goes on is renewed as before"
+    assert holds[2].is_held and not waiter.done, (
+        "a remaining holder was not renewed, or the waiter overtook it"
+    )
     with raises(ConfigurationError, "'a'", "2", "4"):
         await other.semaphore("a", 4).try_acquire()
     await holds[2].release()
@@ -307,11 +315,11 @@ async def test_a_waiter_for_more_permits_than_are_left_after_a_resize_gets_an_er
     semaphore = client.semaphore("a", 4)
     hold = await semaphore.acquire(2)
 
-    async def wants_too_much() -> None:
+    async def acquire_too_much() -> None:
         with raises(ConfigurationError, "'a'", "2", "4"):
             await other.semaphore("a", 4, timeout=SOON).acquire(3)
 
-    big = world.spawn(wants_too_much)
+    big = world.spawn(acquire_too_much)
     await world.until_waiting(client, "a", 1)
     behind = world.spawn(partial(third.semaphore("a", 4, timeout=SOON).acquire, 2))
     await world.until_waiting(client, "a", 2)
@@ -335,7 +343,7 @@ async def test_a_name_in_use_as_another_primitive_cannot_be_resized(world: World
         with raises(ConfigurationError, "'a'", "a lock"):
             await semaphore.resize(5)
         assert await client.lock("a").try_acquire() is None
-    await semaphore.resize(5)  # of a name that nobody uses: only this object knows
+    await semaphore.resize(5)  # the name is not in use: this changes the object alone
     async with client.semaphore("a", 5):
         assert await semaphore.try_acquire(5) is None and await semaphore.available() == 4
 
@@ -371,7 +379,7 @@ async def test_an_invalid_number_of_permits_is_refused_before_any_request(
         if number != 4:
             with raises(ConfigurationError, repr(number)):
                 await semaphore.resize(number)
-    assert semaphore.permits == 3 and not traffic.verbs, "the store was asked"
+    assert semaphore.permits == 3 and not traffic.verbs, "a request was sent to the store"
 
 
 @case()

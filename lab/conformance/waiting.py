@@ -1,4 +1,4 @@
-"""Waiting: order, wake-ups, time-outs, and giving up without a trace."""
+"""Waiting: arrival order, wake-ups, time-outs, and cancelled waiters that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ async def test_a_newcomer_does_not_overtake_a_waiter(world: World) -> None:
     client, other = world.client(), world.client()
     hold = await client.lock("a").acquire()
     served = world.event()
-    let_go = world.event()
+    may_leave = world.event()
 
     async def wait() -> None:
         async with other.lock("a", timeout=SOON):
             served.set()
-            await let_go.wait()
+            await may_leave.wait()
 
     waiter = world.spawn(wait)
     await world.until_waiting(client, "a", 1)
     await hold.release()
-    assert await client.lock("a").try_acquire() is None, "the next was not served by the release"
+    assert await client.lock("a").try_acquire() is None, "the release did not serve the waiter"
     await served.wait()
-    let_go.set()
+    may_leave.set()
     await waiter.join()
 
 
@@ -83,8 +83,8 @@ async def test_a_waiter_does_not_poll(world: World) -> None:
     waiter = world.spawn(client.lock("a", timeout=SOON).acquire)
     await world.until_waiting(other, "a", 1)
     await world.sleep(0.6)
-    asked = [verb for verb in traffic.verbs if verb in ("claim", "renew")]
-    assert len(asked) <= 5, f"it asked {len(asked)} times while it waited a little"
+    requests = [verb for verb in traffic.verbs if verb in ("claim", "renew")]
+    assert len(requests) <= 5, f"it sent {len(requests)} requests while it waited 0.6 s"
     await hold.release()
     await (await waiter.join()).release()
 
@@ -104,15 +104,15 @@ async def test_a_hand_over_needs_neither_a_refresh_nor_another_claim(world: Worl
         hold = await other.lock("a").acquire(timeout=SOON)
         waiter = world.spawn(wait)
         await world.until(lambda: client.statistics().waiting == 1)
-        await world.sleep(0.05)  # it has asked for the second time by now, and only listens
+        await world.sleep(0.05)  # it has sent its second claim by now, and only listens
         before = len(traffic.verbs)
         released = time.monotonic()
         await hold.release()
         took.append(await waiter.join() - released)
         claims.append(traffic.verbs[before:].count("claim"))
-    # Without a bell the next refresh would find it, after about 1.5 seconds.
+    # Without a wake-up the waiter would get it at its next refresh, after about 1.5 seconds.
     assert min(took) < 0.75, f"hand-overs took {took}"
-    needed = 1 if client.capabilities.wakes in ("notify", "ask") else 0  # to ask whose turn it is
+    needed = 1 if client.capabilities.wakes in ("notify", "ask") else 0  # to learn its position
     assert min(claims) == needed, "a grant by the release needs no further claim"
 
 
@@ -131,7 +131,7 @@ async def test_hand_overs_between_several_clients_do_not_wait_for_a_refresh(
 
     for task in [world.spawn(work, client) for client in clients]:
         await task.join(60)
-    # Were each bell lost, a refresh would find it, after about 1.5 seconds.
+    # If every wake-up were lost, each hand-over would wait for a refresh, about 1.5 seconds.
     assert time.monotonic() - began < rounds * len(clients) * 0.4
 
 
@@ -148,7 +148,7 @@ async def test_a_timeout_covers_the_whole_wait_and_its_error_names_the_holder(wo
             assert isinstance(caught.error, TimeoutError) and caught.error.name == "a"
             assert caught.error.timeout == 0.3 and caught.error.snapshot is not None
             assert [held.who.label for held in caught.error.snapshot.holders] == ["nightly"]
-            assert not caught.error.snapshot.waiters, "we do not wait any more"
+            assert not caught.error.snapshot.waiters, "the waiter is still in the queue"
         else:
             assert await lock.try_acquire(timeout=0.3) is None
         took = time.monotonic() - began
@@ -242,22 +242,22 @@ async def test_a_cancelled_waiter_leaves_the_queue(world: World) -> None:
 @case(only="asyncio")
 async def test_a_cancellation_that_crosses_the_grant_leaves_nothing_behind(world: World) -> None:
     client, other = world.client(), world.client()
-    for turn in range(12):
+    for number in range(12):
         hold = await other.lock("a").acquire(timeout=SOON)
         task = world.spawn(partial(client.lock("a", timeout=SOON).acquire))
         await world.until_waiting(other, "a", 1)
-        if turn % 3 == 0:
+        if number % 3 == 0:
             task.cancel()
         await hold.release()
-        if turn % 3 == 1:
+        if number % 3 == 1:
             task.cancel()
-        for _ in range(turn):
+        for _ in range(number):
             await world.sleep(0)
         task.cancel()
         if (held := await task.outcome()) is not None:
             await held.release()
         assert client.statistics().held == client.statistics().waiting == 0
-        assert not await other.lock("a").locked(), f"left behind at turn {turn}"
+        assert not await other.lock("a").locked(), f"left behind in round {number}"
 
 
 @case()
@@ -312,7 +312,7 @@ async def test_an_interrupted_waiter_passes_its_grant_to_the_next(world: World) 
     for step in range(8):
         hold = await other.lock("a").acquire(timeout=SOON)
 
-        async def pass_on(hold: AnyHold = hold) -> None:
+        async def release(hold: AnyHold = hold) -> None:
             await world.sleep(0.03)
             await hold.release()
 
@@ -320,7 +320,7 @@ async def test_an_interrupted_waiter_passes_its_grant_to_the_next(world: World) 
             async with client.lock("a", timeout=SOON):
                 pass
 
-        passer = world.spawn(pass_on)
+        releasing = world.spawn(release)
         await world.interrupted(step, wait)
-        await passer.join()
+        await releasing.join()
         assert not await other.names(), f"left behind by an interruption at step {step}"

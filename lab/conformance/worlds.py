@@ -15,14 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from lab.conformance.adapters import AnyClient, HookedStore, Hook
+from lab.conformance.adapters import AnyClient, Hook, HookedStore
 from lab.conformance.children import Child
 from lab.conformance.concurrency import (
     SOON,
     AnyTask,
-    Event,
     AsyncioEvent,
     AsyncioTask,
+    Event,
     ThreadEvent,
     ThreadTask,
     Work,
@@ -53,7 +53,7 @@ class World(ABC):
     def client(
         self, *, lease: float = LEASE, namespace: str = "default", hook: Hook | None = None
     ) -> AnyClient:
-        """A new client of the store. ``hook`` is called before and after every verb that it sends."""
+        """A new client of the store. ``hook`` runs before and after every verb that it sends."""
         if hook is None:
             raw = self._connect(lease, namespace)
         else:
@@ -164,7 +164,7 @@ class BlockingWorld(World):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._victim: tuple[int, int] | None = None  # the thread, and its steps until then
+        self._victim: tuple[int, int] | None = None  # the thread, and how many steps remain
 
     def start(self, work: Work) -> None:
         run(work())

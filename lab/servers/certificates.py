@@ -1,4 +1,4 @@
-"""Certificates of our own, for servers and clients that speak TLS on loopback."""
+"""Test certificates for servers and clients that use TLS on loopback."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ authorityKeyIdentifier = keyid
 
 
 def make_certificates(folder: Path) -> None:
-    """ca.pem, and what it signed: server.pem with server.key for 127.0.0.1 and localhost, and
-    client.pem with client.key for who must show one."""
+    """Create ca.pem, and signed by it server.pem with server.key (for 127.0.0.1 and localhost) and
+    client.pem with client.key (for servers that require a client certificate)."""
     (folder / "openssl.cnf").write_text(CERTIFICATES)
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -config openssl.cnf"
     commands = [f"req -x509 {key} -extensions ca -days 2 -keyout ca.key -out ca.pem"]
-    for who in ("server", "client"):
+    for role in ("server", "client"):
         commands += [
-            f"req -new {key} -keyout {who}.key -out {who}.csr",
-            f"x509 -req -in {who}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-            f" -extfile openssl.cnf -extensions {who} -out {who}.pem",
+            f"req -new {key} -keyout {role}.key -out {role}.csr",
+            f"x509 -req -in {role}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+            f" -extfile openssl.cnf -extensions {role} -out {role}.pem",
         ]
     for command in commands:
         subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)

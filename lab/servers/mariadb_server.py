@@ -88,7 +88,7 @@ class MariaDBServer(OwnServer):
 
     # -- Hooks of OwnServer --------------------------------------------------------------------
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         if self.tls:
             make_certificates(folder)
             if self._user:
@@ -145,9 +145,9 @@ class MariaDBServer(OwnServer):
         except pymysql.OperationalError:
             return False
 
-    def _end_gently(self) -> None:
+    def _shut_down(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
 
-    def _forget(self) -> None:
+    def _remove_data(self) -> None:
         shutil.rmtree(self.folder / "data")
-        self._furnish(self.folder)
+        self._prepare(self.folder)

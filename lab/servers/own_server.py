@@ -1,9 +1,9 @@
-"""A server of our own: in a temporary folder, on a free port of loopback, ended with us.
+"""A private server: in a temporary folder, on a free port of loopback, ended with the interpreter.
 
-What is the same for every kind: its life. A kind says in a few methods what it is called, how its
-folder is furnished, with which words it starts, and when it answers. It is asked through a unix
-socket in its folder, which nobody else has, so it is never another one that happens to run. It ends
-with `stop`, when the interpreter exits, and, through a guard, also when the interpreter is killed.
+`OwnServer` starts, pauses, restarts and stops a server. A subclass names the program, prepares its
+folder, gives its arguments, and checks whether it answers. Checks use a unix socket in the folder,
+so that they never reach another server that happens to run. The server ends with `stop`, when the
+interpreter exits, and, through a guard process, also when the interpreter is killed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, Self
 
 from lab.servers.programs import program
 
-PATIENCE = 30.0  # how long it may take to start on a busy machine; nothing is measured by it
+PATIENCE = 30.0  # seconds to start on a busy machine; no test measures it
 ATTEMPTS = 20
-# Below the ports that kernels give to those who ask for any: none of them takes ours while it is
+# Below the kernel's ephemeral ports: no other process gets our port by chance while the server is
 # down between two starts.
 PORTS = range(20000, 30000)
-# Waits for the end of its input, which comes when we are gone, however that happened. Children are
-# ended too: those of a server that is paused do not see that it died. The pause is for the dying:
-# they must write no file while the folder is removed; if one did, once more.
+# Waits for the end of its input, which comes when our process is gone, for whatever reason. Kills
+# the server's children too: those of a paused server do not notice its death. A dying process may
+# still write a file while the folder is removed; so wait before each attempt, and repeat it.
 GUARD = """
 read -r _
 kill -9 "$1" $(cat "/proc/$1/task/$1/children" 2>/dev/null) 2>/dev/null
@@ -38,10 +38,10 @@ for _ in 1 2 3 4 5; do sleep 0.1; rm -rf -- "$2" && break; done
 
 
 class OwnServer:
-    """Not running until `start`."""
+    """A server that is not running until `start`."""
 
     PROGRAM = ""
-    USER: str | None = None  # who runs it if we are root, for servers that refuse root
+    USER: str | None = None  # the user to run as if we are root, for servers that refuse root
 
     def __init__(self) -> None:
         self._port: int | None = None
@@ -57,49 +57,50 @@ class OwnServer:
     def __exit__(self, *raised: object) -> None:
         self.stop()
 
-    # -- What a kind says ----------------------------------------------------------------------
+    # -- Hooks of subclasses -------------------------------------------------------------------
 
-    def _furnish(self, folder: Path) -> None:
-        """Put into the new folder what it needs before its first start."""
+    def _prepare(self, folder: Path) -> None:
+        """Put files into the new folder, before the first start."""
 
     def _arguments(self, port: int) -> list[str]:
+        """Return the arguments of the program."""
         raise NotImplementedError
 
     def _answers(self) -> bool:
-        """Asked again and again until it is so. False, also if it refuses: not yet."""
+        """Return True if the server answers; polled after a start. Return False if it refuses."""
         raise NotImplementedError
 
-    def _end_gently(self) -> None:
-        """Ask it to end and to keep what it knows; it is waited for afterwards."""
+    def _shut_down(self) -> None:
+        """Ask the server to end and to keep its data; the caller waits for its end."""
         raise NotImplementedError
 
-    def _forget(self) -> None:
-        """Remove from the folder what it knew; it is not running."""
+    def _remove_data(self) -> None:
+        """Remove the data from the folder of a server that is not running."""
         raise NotImplementedError
 
-    # -- Its life ------------------------------------------------------------------------------
+    # -- Start and stop ------------------------------------------------------------------------
 
     def start(self, *extra_args: str) -> Self:
-        """Run it, with these arguments more, and wait until it answers. It keeps its port, and
-        after `kill` its folder and arguments, unless new ones are given."""
-        assert not self.is_running, "it runs already"
+        """Start the server, with additional arguments, and wait until it answers. It keeps its
+        port, and after `kill` its folder and arguments, unless new ones are passed."""
+        assert not self.is_running, f"{self.PROGRAM} is already running"
         self._extra = extra_args or self._extra
         if self._folder is None:
             atexit.register(self._stop_at_exit)
             self._folder = _new_folder()
             if self._user:
                 shutil.chown(self._folder, self._user)
-            self._furnish(self._folder)
+            self._prepare(self._folder)
         for _ in range(ATTEMPTS):
             port = self._port or _free_port()
             if self._runs_on(port):
                 self._port = port
                 return self
-            time.sleep(0.05 if self._port else 0)  # ours, for now taken by somebody else
-        raise RuntimeError(f"{self.PROGRAM} does not start:\n{self.log[-2000:]}")
+            time.sleep(0.05 if self._port else 0)  # our port, taken by another process for now
+        raise RuntimeError(f"{self.PROGRAM} did not start:\n{self.log[-2000:]}")
 
     def stop(self) -> None:
-        """End it and remove its folder. It may be started again: empty, on the same port."""
+        """Kill the server and remove its folder. It may be started again: empty, on its port."""
         self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -107,43 +108,43 @@ class OwnServer:
             atexit.unregister(self._stop_at_exit)
 
     def kill(self) -> None:
-        """SIGKILL, also to one that is paused. What it wrote to disk stays for the next start."""
+        """Send SIGKILL, also to a paused server. Its files stay for the next start."""
         if self._process is not None:
             children = _children(self._process.pid)
             self._process.kill()
             for pid in children:
                 _signal(pid, signal.SIGKILL)
             _wait_until(lambda: all(_state(pid) in ("Z", "") for pid in children))
-        self._bury()
+        self._reap()
 
     def pause(self) -> None:
-        """SIGSTOP; on return it stands still, with all its children. The kernel still accepts
-        connections for it."""
+        """Send SIGSTOP; on return the server and all its children are stopped. The kernel still
+        accepts connections for it."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
-        children = _children(self.pid)  # no more of them from now on
+        children = _children(self.pid)  # a stopped server forks no more
         for pid in children:
             _signal(pid, signal.SIGSTOP)
         _wait_until(lambda: all(_state(pid) in ("T", "Z", "") for pid in children))
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         for pid in (*_children(self.pid), self.pid):
             _signal(pid, signal.SIGCONT)
 
     def restart(self, *, keep_data: bool) -> None:
-        """Start it again on the same port, with what it knew, or killed and empty."""
+        """Restart on the same port: shut down and with its data, or killed and empty."""
         if keep_data:
             assert self._process is not None
-            self._end_gently()
+            self._shut_down()
             self._process.wait(PATIENCE)
-            self._bury()
+            self._reap()
         else:
             self.kill()
-            self._forget()
+            self._remove_data()
         self.start()
 
-    # -- Looking at it -------------------------------------------------------------------------
+    # -- State ---------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
@@ -151,22 +152,22 @@ class OwnServer:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "it is not running"
+        assert self._process is not None, f"{self.PROGRAM} is not running"
         return self._process.pid
 
     @property
     def port(self) -> int:
-        assert self._port is not None, "it was never started"
+        assert self._port is not None, f"{self.PROGRAM} was never started"
         return self._port
 
     @property
     def folder(self) -> Path:
-        assert self._folder is not None, "it is not running"
+        assert self._folder is not None, f"{self.PROGRAM} is not running"
         return self._folder
 
     @property
     def log(self) -> str:
-        """What it said; also before it knew where to write its log."""
+        """The server's log and its output, also from before it opened its log file."""
         return (self.folder / "log").read_text(errors="replace")
 
     # -- Inside --------------------------------------------------------------------------------
@@ -176,26 +177,29 @@ class OwnServer:
         return self.USER if os.geteuid() == 0 else None
 
     def _run(self, name: str, *arguments: str) -> None:
-        """Run a program of the server's to its end, in its folder and as its user."""
-        done = subprocess.run([_found(name), *arguments], capture_output=True, **self._waiter())
+        """Run an auxiliary program to its end, in the server's folder and as its user."""
+        done = subprocess.run(
+            [_found(name), *arguments], capture_output=True, **self._process_options()
+        )
         assert done.returncode == 0, f"{name}: {(done.stdout + done.stderr).decode()[-2000:]}"
 
-    def _waiter(self) -> dict[str, Any]:
-        waiter: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
+    def _process_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
         if self._user:
-            waiter |= {"user": self._user, "group": self._user, "extra_groups": []}
-        return waiter
+            options |= {"user": self._user, "group": self._user, "extra_groups": []}
+        return options
 
     def _runs_on(self, port: int) -> bool:
-        """Start it there. False if it ended: the port was taken, or the log says what else."""
-        # A session of its own: an interrupt at the terminal is for the tests, which then stop it.
+        """Start the server on a port. Return False if it ended: the port was taken, or the log
+        has another reason."""
+        # In a session of its own: Ctrl-C at the terminal reaches the tests, which then stop it.
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [_found(self.PROGRAM), *self._arguments(port), *self._extra],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **self._waiter(),
+                **self._process_options(),
             )
         self._guard = subprocess.Popen(
             ["sh", "-c", GUARD, "sh", str(self._process.pid), str(self.folder)],
@@ -208,13 +212,13 @@ class OwnServer:
                 return True
             if time.monotonic() > until:
                 self.kill()
-                raise RuntimeError(f"{self.PROGRAM} does not answer:\n{self.log[-2000:]}")
+                raise RuntimeError(f"{self.PROGRAM} did not answer:\n{self.log[-2000:]}")
             time.sleep(0.01)
-        self._bury()
+        self._reap()
         return False
 
-    def _bury(self) -> None:
-        # The guard first: it must not outlive the pid that it would kill.
+    def _reap(self) -> None:
+        # The guard ends first: it must not outlive the pid that it would kill.
         if self._guard is not None:
             self._guard.kill()
             self._guard.wait(PATIENCE)
@@ -226,13 +230,13 @@ class OwnServer:
             self._process = None
 
     def _stop_at_exit(self) -> None:
-        if os.getpid() == self._owner:  # not in a child that was forked and exits
+        if os.getpid() == self._owner:  # not in a forked child that exits
             self.stop()
 
 
 def _found(name: str) -> str:
     path = program(name)
-    assert path, f"no {name} on this machine: lab/servers/ensure installs it"
+    assert path, f"{name} is not installed: run lab/servers/ensure"
     return path
 
 
@@ -245,7 +249,7 @@ def _new_folder() -> Path:
 
 
 def _free_port() -> int:
-    """Free a moment ago; who starts a server there tries again if it is not any more."""
+    """Return a port that was free a moment ago; the caller tries again if it is taken by now."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe:
@@ -258,13 +262,13 @@ def _free_port() -> int:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for it, T if it is stopped, Z if it is dead; nothing if it is gone."""
+    """Return the kernel's letter for a process's state: T stopped, Z zombie; "" if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -275,11 +279,11 @@ def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it was faster
+        pass  # it ended first
 
 
-def _wait_until(so: Any) -> None:
+def _wait_until(is_true: Any) -> None:
     until = time.monotonic() + PATIENCE
-    while not so():
-        assert time.monotonic() < until, "it never came to that"
+    while not is_true():
+        assert time.monotonic() < until, f"still not so after {PATIENCE:.0f} s"
         time.sleep(0.005)

@@ -26,7 +26,7 @@ class PgBouncerServer(OwnServer):
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         (folder / "users").write_text('"postgres" ""\n')
 
     def _arguments(self, port: int) -> list[str]:
@@ -58,8 +58,8 @@ class PgBouncerServer(OwnServer):
         except psycopg.OperationalError:
             return False
 
-    def _end_gently(self) -> None:
+    def _shut_down(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
-    def _forget(self) -> None:
+    def _remove_data(self) -> None:
         """Do nothing: PgBouncer stores no data."""

@@ -44,7 +44,7 @@ class PostgresServer(OwnServer):
 
     # -- Hooks of OwnServer --------------------------------------------------------------------
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         self._run(
             "initdb",
             *("-D", f"{folder}/data"),
@@ -75,9 +75,9 @@ class PostgresServer(OwnServer):
         except psycopg.OperationalError:
             return False
 
-    def _end_gently(self) -> None:
+    def _shut_down(self) -> None:
         os.kill(self.pid, signal.SIGINT)  # SIGTERM would wait for open sessions
 
-    def _forget(self) -> None:
+    def _remove_data(self) -> None:
         shutil.rmtree(self.folder / "data")
-        self._furnish(self.folder)
+        self._prepare(self.folder)

@@ -1,4 +1,4 @@
-"""Where the programs of real servers are, asked in one way by all who need one."""
+"""Paths of the real servers' programs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import shutil
 from glob import glob
 
-# The program of a MySQL server, to be run where a MariaDB would be (mariadb_server.py).
+# The program of a MySQL server, to run in place of MariaDB (mariadb_server.py).
 MYSQLD = os.environ.get("LOCKFAST_MYSQLD", "")
-# What runs, and what furnishes its folder before.
+# The server, and the program that creates its data directory.
 MARIADB = (MYSQLD, MYSQLD) if MYSQLD else ("mariadbd", "mariadb-install-db")
 
 
 def program(name: str) -> str | None:
-    """Its path, or None. Debian keeps daemons where users do not look: in sbin, and PostgreSQL in a
-    folder for each version (of which the newest is taken). A name.jar is not a program, but needed
-    just so: Java's are in one folder. `ensure` looks in the same places."""
+    """Return the path of a program, or None. Debian keeps daemons off a user's PATH: in sbin, and
+    PostgreSQL in a folder for each version, of which the newest is taken. A ``.jar`` is searched in
+    the folder of Java's libraries. `ensure` searches the same folders."""
     if name.endswith(".jar"):
         jar = os.path.join("/usr/share/java", name)
         return jar if os.path.exists(jar) else None

@@ -1,5 +1,5 @@
-"""A Redis Cluster of our own: nodes that are `RedisServer`s, half of them masters, each with a
-replica. How to break it: kill or pause a node, move a slot, step by step or whole."""
+"""A private Redis Cluster: each node is a `RedisServer`; half of them are masters, each with one
+replica. Tests kill or pause nodes, and move slots, in one call or step by step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SLOTS = 16384
 
 
 class ClusterNode(RedisServer):
-    """``kin`` is one whose certificates it has too: clients trust one authority for all."""
+    """One node. It copies the certificates of ``peer``, so that clients trust one authority."""
 
-    def __init__(self, node_timeout: float, kin: ClusterNode | None, **options: Any) -> None:
+    def __init__(self, node_timeout: float, peer: ClusterNode | None, **options: Any) -> None:
         super().__init__(**options)
         self._node_timeout = node_timeout
-        self._kin = kin
+        self._peer = peer
 
-    def _furnish(self, folder: Path) -> None:
-        super()._furnish(folder)
-        if self.tls and self._kin is not None:
+    def _prepare(self, folder: Path) -> None:
+        super()._prepare(folder)
+        if self.tls and self._peer is not None:
             for file in ("ca.pem", "server.pem", "server.key", "client.pem", "client.key"):
-                shutil.copy(self._kin.folder / file, folder / file)
+                shutil.copy(self._peer.folder / file, folder / file)
 
     def _arguments(self, port: int) -> list[str]:
         arguments = {
@@ -37,9 +37,9 @@ class ClusterNode(RedisServer):
             "--cluster-node-timeout": str(int(self._node_timeout * 1000)),
             "--cluster-port": str(port + 10000),
             "--cluster-replica-validity-factor": "0",
-            "--repl-diskless-sync-delay": "0",  # nobody else comes to be fed
+            "--repl-diskless-sync-delay": "0",  # no second replica to wait for
         }
-        if self.tls:  # or nodes would tell of their other ports, which they do not have
+        if self.tls:  # or nodes would announce plain ports, which they do not have
             arguments |= {
                 "--tls-cluster": "yes",
                 "--tls-replication": "yes",
@@ -48,7 +48,7 @@ class ClusterNode(RedisServer):
             }
         if self.password:
             arguments["--masterauth"] = self.password
-        more = [word for pair in arguments.items() for word in pair]
+        more = [argument for pair in arguments.items() for argument in pair]
         return [*super()._arguments(port), *more]
 
     @property
@@ -65,8 +65,8 @@ class ClusterNode(RedisServer):
 
 
 class RedisCluster:
-    """Not running until `start`. ``node_timeout`` is after how long a silent node is given up, in
-    seconds; other options are those of `RedisServer`."""
+    """A cluster that is not running until `start`. ``node_timeout`` is the time after which a
+    silent node counts as failed, in seconds; other options are those of `RedisServer`."""
 
     def __init__(
         self, masters: int = 3, replicas: int = 1, *, node_timeout: float = 1.0, **options: Any
@@ -76,8 +76,8 @@ class RedisCluster:
         self.node_timeout = node_timeout
         self.nodes: list[ClusterNode] = []
         for _ in range(number):
-            kin = self.nodes[0] if self.nodes else None
-            self.nodes.append(ClusterNode(node_timeout, kin, **options))
+            peer = self.nodes[0] if self.nodes else None
+            self.nodes.append(ClusterNode(node_timeout, peer, **options))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -96,7 +96,7 @@ class RedisCluster:
             node.stop()
 
     def _form(self) -> None:
-        """What ``redis-cli --cluster create`` does, without its pauses."""
+        """Create the cluster as ``redis-cli --cluster create`` does, without its pauses."""
         masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
         for number, node in enumerate(self.nodes):
             node.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
@@ -113,8 +113,8 @@ class RedisCluster:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all that run agree on who serves what, and every replica is at its master's
-        side. One that was a master and comes back believes for a while that it still is."""
+        """Wait until all running nodes agree on the slots, and every replica is in sync with its
+        master. A former master that comes back claims for a while that it still is one."""
         try:
             _until(self._is_settled_everywhere)
         except AssertionError as error:
@@ -135,7 +135,7 @@ class RedisCluster:
         ]
         serving = {port for _, _, port in maps[0]}
         roles = {node.port: node.call("ROLE") for node in self.running}
-        # A replica counts when its master sends it what is written from now on.
+        # A replica counts once its master streams new writes to it.
         fed = {
             (int(replica[1]), port)
             for port, role in roles.items()
@@ -159,7 +159,7 @@ class RedisCluster:
         lines = node.call("CLUSTER", "NODES").decode().splitlines()
         return [line for line in lines if "handshake" not in line]
 
-    # -- Talking to it -------------------------------------------------------------------------
+    # -- Connections ---------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -179,21 +179,22 @@ class RedisCluster:
     def masters(self) -> list[ClusterNode]:
         return [node for node in self.running if node.is_master]
 
-    def call_all(self, *words: str | bytes | int | float) -> list[Any]:
-        """At every master."""
-        return [node.call(*words) for node in self.masters]
+    def call_all(self, *command: str | bytes | int | float) -> list[Any]:
+        """Execute one command at every master; return all replies."""
+        return [node.call(*command) for node in self.masters]
 
     def emptied(self) -> Self:
+        """Remove all keys; return the cluster."""
         self.call_all("FLUSHALL")
         return self
 
     def owner(self, slot: int) -> ClusterNode:
-        """Who serves a slot, as the nodes that run say."""
+        """Return the node that serves a slot, according to a running node."""
         asked = next(node for node in self.running if not node.is_paused)
         for first, last, (_, port, *_), *_ in asked.call("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
-        raise AssertionError(f"nobody serves slot {slot}")
+        raise AssertionError(f"no node serves slot {slot}")
 
     def replica_of(self, master: ClusterNode) -> ClusterNode:
         mine = [
@@ -206,7 +207,8 @@ class RedisCluster:
     # -- Moving a slot -------------------------------------------------------------------------
 
     def begin_to_move(self, slot: int, to: ClusterNode) -> ClusterNode:
-        """From now on keys that are not there are asked for at the new node. The old one."""
+        """Start to migrate a slot: from now on the old node redirects requests for missing keys to
+        the new one (ASK). Return the old node."""
         source = self.owner(slot)
         to.call("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
@@ -230,8 +232,8 @@ class RedisCluster:
         self.end_to_move(slot, source, to)
 
 
-def _until(so: Any) -> None:
+def _until(is_true: Any) -> None:
     until = time.monotonic() + 2 * PATIENCE
-    while not so():
-        assert time.monotonic() < until, "the cluster never came to that"
+    while not is_true():
+        assert time.monotonic() < until, f"not settled after {2 * PATIENCE:.0f} s"
         time.sleep(0.02)

@@ -1,9 +1,9 @@
-"""Three Redis and three Sentinels of our own; see `OwnServer`.
+"""Three private Redis servers and three Sentinels; see `OwnServer`.
 
-The sentinels know of each other and of the replicas from the beginning, so that they can fail over
-at once; `quick` makes them look more often than once a second. With ``proxied`` everybody (clients,
-replicas, sentinels) reaches each Redis through a bad network of its own, ``networks``, so that one
-of them can be cut off from all others while it runs.
+The sentinels know each other and the replicas from the beginning, so that they can fail over at
+once; `speed_up` makes them check more often than once a second. With ``proxied``, clients, replicas
+and sentinels all reach each Redis through a fault proxy, one of ``networks``, so that it can be cut
+off from all others while it runs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ import redis
 from lab.fault_proxy import FaultProxy
 from lab.servers.certificates import make_certificates
 from lab.servers.own_server import PATIENCE, OwnServer, _free_port
-from lab.servers.redis_server import RedisServer, _once
+from lab.servers.redis_server import RedisServer, _no_retry
 
 SERVICE = "mymaster"
 SERVERS = 3
-SERVER_WORDS = (
+SERVER_OPTIONS = (
     "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "5",
 )  # fmt: skip
 QUICK = {
-    # Five times the ping period old may be what is known of a replica that is to take over, and
-    # that is asked for once a second only: with less than 200 no replica is good enough.
+    # A replica is promoted only if its INFO is at most five ping periods old, and INFO is requested
+    # once a second at most: with a ping period below 200 no replica qualifies.
     "info-period": 500, "ask-period": 200, "ping-period": 300, "publish-period": 300,
-    # On a busy machine a sentinel may stand still: it need not think that its clock is wrong.
+    # A sentinel may stall on a busy machine: that must not count as a clock problem (TILT).
     "tilt-trigger": 20000, "tilt-period": 1000,
 }  # fmt: skip
 
 
 class Sentinel(OwnServer):
-    """Not running until `start`. ``conf`` are lines of its file, which it rewrites."""
+    """A sentinel that is not running until `start`. ``conf`` are the lines of its configuration
+    file, which it rewrites."""
 
     PROGRAM = "redis-server"
 
@@ -44,26 +45,26 @@ class Sentinel(OwnServer):
         super().__init__()
         self.conf, self.password, self.tls = conf, password, tls
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         if self.tls:
             make_certificates(folder)
         (folder / "sentinel.conf").write_text("\n".join(self.conf) + "\n")
 
     def _arguments(self, port: int) -> list[str]:
-        (self.folder / "socket").unlink(missing_ok=True)  # of one that was killed
-        words = ["sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--unixsocket", "socket"]
-        words += ["--logfile", str(self.folder / "log")]
+        (self.folder / "socket").unlink(missing_ok=True)  # left by a killed sentinel
+        arguments = ["sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--unixsocket", "socket"]
+        arguments += ["--logfile", str(self.folder / "log")]
         if not self.tls:
-            return [*words, "--port", str(port)]
-        words += ["--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no"]
-        words += ["--tls-ca-cert-file", "ca.pem", "--tls-cert-file", "server.pem"]
-        return [*words, "--tls-key-file", "server.key"]
+            return [*arguments, "--port", str(port)]
+        arguments += ["--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no"]
+        arguments += ["--tls-ca-cert-file", "ca.pem", "--tls-cert-file", "server.pem"]
+        return [*arguments, "--tls-key-file", "server.key"]
 
-    def call(self, *words: str | int) -> Any:
+    def call(self, *command: str | int) -> Any:
         secret = f":{self.password}@" if self.password else ""
         url = f"unix://{secret}{self.folder}/socket"
-        with redis.Redis.from_url(url, **_once()) as client:
-            return client.execute_command(*words)
+        with redis.Redis.from_url(url, **_no_retry()) as client:
+            return client.execute_command(*command)
 
     def _answers(self) -> bool:
         try:
@@ -73,8 +74,9 @@ class Sentinel(OwnServer):
 
 
 class RedisSentinels:
-    """``down_after`` is in seconds: so long must the master be silent to be taken for dead.
-    ``password`` is that of the servers, ``sentinel_password`` that of the sentinels."""
+    """A master, two replicas and three sentinels, not running until `start`. ``down_after`` is how
+    long the master must be silent to count as down, in seconds. ``password`` is that of the
+    servers, ``sentinel_password`` that of the sentinels."""
 
     def __init__(
         self,
@@ -104,15 +106,15 @@ class RedisSentinels:
             if self._proxied:
                 self.networks.append(FaultProxy(("127.0.0.1", server.port)))
         for number, server in enumerate(self.servers):
-            words = list(SERVER_WORDS)
+            arguments = list(SERVER_OPTIONS)
             if self.password:
-                words += ["--masterauth", self.password]
+                arguments += ["--masterauth", self.password]
             if self._proxied:
-                words += ["--replica-announce-ip", "127.0.0.1"]
-                words += ["--replica-announce-port", str(self.port_of(number))]
+                arguments += ["--replica-announce-ip", "127.0.0.1"]
+                arguments += ["--replica-announce-port", str(self.port_of(number))]
             if number:
-                words += ["--replicaof", "127.0.0.1", str(self.port_of(0))]
-            server.start(*words)
+                arguments += ["--replicaof", "127.0.0.1", str(self.port_of(0))]
+            server.start(*arguments)
         self._start_sentinels()
         self.wait_until_whole()
         return self
@@ -142,12 +144,12 @@ class RedisSentinels:
             sentinel = Sentinel(conf, password=self.sentinel_password, tls=False)
             sentinel._port = port
             self.sentinels.append(sentinel.start())
-            self.quick(sentinel)
+            self.speed_up(sentinel)
 
-    def quick(self, sentinel: Sentinel) -> None:
-        """It forgets that when it is restarted."""
-        words = [str(word) for pair in QUICK.items() for word in pair]
-        sentinel.call("SENTINEL", "DEBUG", *words)
+    def speed_up(self, sentinel: Sentinel) -> None:
+        """Shorten a sentinel's periods, until it is restarted."""
+        options = [str(each) for pair in QUICK.items() for each in pair]
+        sentinel.call("SENTINEL", "DEBUG", *options)
 
     def stop(self) -> None:
         for server in (*self.sentinels, *self.servers):
@@ -155,10 +157,10 @@ class RedisSentinels:
         for network in self.networks:
             network.close()
 
-    # -- Looking at it -------------------------------------------------------------------------
+    # -- State ---------------------------------------------------------------------------------
 
     def port_of(self, number: int) -> int:
-        """The port at which everybody reaches this server."""
+        """Return the port of a server, or of the proxy in front of it."""
         return self.networks[number].port if self._proxied else self.servers[number].port
 
     @property
@@ -168,12 +170,12 @@ class RedisSentinels:
     def url_of(self, ports: list[int]) -> str:
         secret = f":{self.password}@" if self.password else ""
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-        said = f"?sentinel_password={self.sentinel_password}" if self.sentinel_password else ""
-        return f"redis+sentinel://{secret}{hosts}/{SERVICE}/0{said}"
+        query = f"?sentinel_password={self.sentinel_password}" if self.sentinel_password else ""
+        return f"redis+sentinel://{secret}{hosts}/{SERVICE}/0{query}"
 
     @property
     def master(self) -> int:
-        """Which of the servers is the master, as the sentinels see it; -1: they do not agree."""
+        """The number of the master, according to the sentinels; -1 if they disagree."""
         seen = {
             int(sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
             for sentinel in self.sentinels
@@ -182,17 +184,17 @@ class RedisSentinels:
         ports = [self.port_of(number) for number in range(SERVERS)]
         return ports.index(seen.pop()) if len(seen) == 1 else -1
 
-    def call(self, *words: str | bytes | int | float) -> Any:
-        """One command to the master."""
-        return self.servers[self.master].call(*words)
+    def call(self, *command: str | bytes | int | float) -> Any:
+        """Execute one command at the master."""
+        return self.servers[self.master].call(*command)
 
     def replicas_of(self, number: int) -> int:
-        """How many are connected to it as its replicas, and up to date."""
+        """Return the number of replicas that are connected to a server and in sync."""
         role = self.servers[number].call("ROLE")
         return len(role[2]) if role[0] == b"master" else 0
 
     def is_whole(self) -> bool:
-        """All servers run, one is master, the others follow it, and every sentinel knows all."""
+        """Return True if one server is master, the others follow it, and all sentinels know it."""
         number = self.master
         if number < 0 or self.replicas_of(number) != SERVERS - 1:
             return False
@@ -204,8 +206,8 @@ class RedisSentinels:
         return self.replicates(number)
 
     def replicates(self, number: int) -> bool:
-        """What is written there arrives at the others. A replica counts as online while it still
-        loads what it was sent, and is sent no more until it has."""
+        """Return True if writes at a server arrive at the others. A replica counts as online while
+        it still loads the first copy of the data, and gets no writes until it has."""
         with self.servers[number].client(single_connection_client=True) as client:
             client.set("arrives", "at all", px=1000)
             return bool(client.execute_command("WAIT", SERVERS - 1, 1000) == SERVERS - 1)
@@ -213,31 +215,31 @@ class RedisSentinels:
     def wait_until_whole(self) -> None:
         _until(self.is_whole, "one master with two replicas")
 
-    def wait_for_another_than(self, number: int) -> int:
-        """The new master, when all sentinels know it."""
-        _until(lambda: self.master not in (-1, number), "another master")
+    def wait_for_new_master(self, old: int) -> int:
+        """Wait until all sentinels know another master; return its number."""
+        _until(lambda: self.master not in (-1, old), "another master")
         return self.master
 
 
-def _facts(said: Any) -> dict[str, str]:
-    """Whatever redis-py makes of it."""
-    if isinstance(said, list):
-        said = dict(zip(said[::2], said[1::2], strict=True))
+def _facts(reply: Any) -> dict[str, str]:
+    """Return a reply as a dict of strings, whatever type redis-py made of it."""
+    if isinstance(reply, list):
+        reply = dict(zip(reply[::2], reply[1::2], strict=True))
     known = {}
-    for key, value in said.items():
+    for key, value in reply.items():
         value = ",".join(sorted(value)) if isinstance(value, set | frozenset) else value
-        words = [word.decode() if isinstance(word, bytes) else str(word) for word in (key, value)]
-        known[words[0]] = words[1]
+        pair = [each.decode() if isinstance(each, bytes) else str(each) for each in (key, value)]
+        known[pair[0]] = pair[1]
     return known
 
 
-def _until(so: Callable[[], bool], what: str) -> None:
+def _until(is_true: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            if so():
+            if is_true():
                 return
         except redis.ConnectionError:
             pass  # not yet
-        assert time.monotonic() < until, f"{what}: it never came to that"
+        assert time.monotonic() < until, f"not reached after {PATIENCE:.0f} s: {what}"
         time.sleep(0.02)

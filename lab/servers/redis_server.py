@@ -1,4 +1,4 @@
-"""A redis-server of our own; see `OwnServer`. Nothing is written to disk unless asked for."""
+"""A private redis-server; see `OwnServer`. It writes nothing to disk unless configured to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from lab.servers.own_server import PATIENCE, OwnServer
 
 
 class RedisServer(OwnServer):
-    """Not running until `start`. `users` are lines of an ACL file without the word ``user``:
-    ``["app on >secret ~lf:* +get"]``; the default user has `password`, or none, and may all."""
+    """A server that is not running until `start`. ``users`` are lines of an ACL file without the
+    leading ``user``: ``["app on >secret ~lf:* +get"]``. The default user has all permissions, and
+    ``password`` or none."""
 
     PROGRAM = "redis-server"
 
@@ -32,13 +33,13 @@ class RedisServer(OwnServer):
     def restart(self, *, keep_data: bool) -> None:
         super().restart(keep_data=keep_data)
         if "--save" not in self._extra:
-            self._forget_dump()  # or one that is killed later would come back with it
+            self._remove_dump()  # or a later kill and start would load it
 
-    # -- Talking to it -------------------------------------------------------------------------
+    # -- Connections ---------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """``redis://``, or ``rediss://`` with TLS; then `ca_file` must be given beside it."""
+        """``redis://``, or ``rediss://`` with TLS; then clients need `ca_file` too."""
         return f"redis{'s' if self.tls else ''}://{self._secret}127.0.0.1:{self.port}/0"
 
     @property
@@ -47,38 +48,38 @@ class RedisServer(OwnServer):
 
     @property
     def ca_file(self) -> Path:
-        assert self.tls, "it speaks no TLS"
+        assert self.tls, "the server was made without tls=True"
         return self.folder / "ca.pem"
 
     def client(self, **options: Any) -> redis.Redis:
-        """A plain client for preparing and asserting: it tries once. Options of `redis.Redis`."""
-        defaults: dict[str, Any] = {"port": self.port, "password": self.password} | _once()
+        """A plain client for set-up and assertions, without retries. Options of `redis.Redis`."""
+        defaults: dict[str, Any] = {"port": self.port, "password": self.password} | _no_retry()
         if self.tls:
             defaults |= {"ssl": True, "ssl_ca_certs": str(self.ca_file)}
         return redis.Redis("127.0.0.1", **defaults | options)
 
-    def call(self, *words: str | bytes | int | float) -> Any:
-        """One command on a connection of its own, through the unix socket."""
-        with redis.Redis.from_url(self.unix_url, **_once()) as client:
-            return client.execute_command(*words)
+    def call(self, *command: str | bytes | int | float) -> Any:
+        """Execute one command on a new connection over the unix socket."""
+        with redis.Redis.from_url(self.unix_url, **_no_retry()) as client:
+            return client.execute_command(*command)
 
-    # -- Inside --------------------------------------------------------------------------------
+    # -- Hooks of OwnServer --------------------------------------------------------------------
 
     @property
     def _secret(self) -> str:
         return f":{self.password}@" if self.password else ""
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         if self.tls:
             make_certificates(folder)
         if self.users:
-            # With a file of users Redis ignores a password that is given elsewhere.
+            # With an ACL file, Redis ignores --requirepass.
             default = f"default on {f'>{self.password}' if self.password else 'nopass'} ~* &* +@all"
             lines = [f"user {user}\n" for user in (default, *self.users)]
             (folder / "users.acl").write_text("".join(lines))
 
     def _arguments(self, port: int) -> list[str]:
-        (self.folder / "socket").unlink(missing_ok=True)  # of one that was killed
+        (self.folder / "socket").unlink(missing_ok=True)  # left by a killed server
         arguments = {
             "--bind": "127.0.0.1",
             "--port": "0" if self.tls else str(port),
@@ -101,7 +102,7 @@ class RedisServer(OwnServer):
             arguments["--aclfile"] = str(self.folder / "users.acl")
         elif self.password:
             arguments["--requirepass"] = self.password
-        return [word for pair in arguments.items() for word in pair]
+        return [argument for pair in arguments.items() for argument in pair]
 
     def _answers(self) -> bool:
         try:
@@ -109,19 +110,19 @@ class RedisServer(OwnServer):
         except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
             return False
 
-    def _end_gently(self) -> None:
+    def _shut_down(self) -> None:
         try:
             self.call("SHUTDOWN", "SAVE", "FORCE")
         except redis.ConnectionError:
-            pass  # so it says yes
+            pass  # the server closes the connection when it ends
 
-    def _forget(self) -> None:
-        self._forget_dump()
+    def _remove_data(self) -> None:
+        self._remove_dump()
         shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
 
-    def _forget_dump(self) -> None:
+    def _remove_dump(self) -> None:
         (self.folder / "dump.rdb").unlink(missing_ok=True)
 
 
-def _once() -> dict[str, Any]:
+def _no_retry() -> dict[str, Any]:
     return {"retry": Retry(NoBackoff(), 0), "socket_timeout": PATIENCE}

@@ -1,4 +1,4 @@
-"""Several Redis servers of our own that know nothing of each other: a quorum for Redlock."""
+"""Private, independent Redis servers: a quorum for Redlock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.servers.redis_server import RedisServer
 
 
 class RedlockServers:
-    """Not running until `start`."""
+    """A set of ``number`` servers, not running until `start`."""
 
     def __init__(self, number: int = 3, **options: Any) -> None:
         self.nodes = [RedisServer(**options) for _ in range(number)]
@@ -40,5 +40,5 @@ class RedlockServers:
         return f"redlock://{','.join(f'127.0.0.1:{port}' for port in self.ports)}"
 
     def call(self, *command: Any) -> list[Any]:
-        """The same at every node."""
+        """Execute one command at every node; return all replies."""
         return [node.call(*command) for node in self.nodes]

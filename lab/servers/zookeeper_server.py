@@ -105,7 +105,7 @@ class ZooKeeperServer(OwnServer):
 
     # -- Inside --------------------------------------------------------------------------------
 
-    def _furnish(self, folder: Path) -> None:
+    def _prepare(self, folder: Path) -> None:
         (folder / "data").mkdir()
         if self.tls:
             make_certificates(folder)
@@ -147,12 +147,12 @@ class ZooKeeperServer(OwnServer):
         except OSError:
             return False
 
-    def _end_gently(self) -> None:
+    def _shut_down(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
 
-    def _forget(self) -> None:
+    def _remove_data(self) -> None:
         shutil.rmtree(self.folder / "data")
-        self._furnish(self.folder)
+        self._prepare(self.folder)
 
 
 class _Voter(ZooKeeperServer):
@@ -165,8 +165,8 @@ class _Voter(ZooKeeperServer):
         self.settings |= settings
         self._port = port
 
-    def _furnish(self, folder: Path) -> None:
-        super()._furnish(folder)
+    def _prepare(self, folder: Path) -> None:
+        super()._prepare(folder)
         (folder / "data" / "myid").write_text(f"{self.number}\n")
 
     def _answers(self) -> bool:

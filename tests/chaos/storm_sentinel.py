@@ -64,7 +64,7 @@ class SentinelStorm(Storm):
     def fail_over(self, kind: str, old: int, fault: Callable[[], None]) -> None:
         began = clock.now()
         fault()
-        self.servers.wait_for_another_than(old)
+        self.servers.wait_for_new_master(old)
         self.faults[kind] += 1
         elected = clock.now()
         self.elections[kind].append(elected - began)
@@ -82,7 +82,7 @@ class SentinelStorm(Storm):
         self.wait_for_recovery("no sentinels", clock.now())
         for sentinel in self.servers.sentinels:
             sentinel.start()
-            self.servers.quick(sentinel)
+            self.servers.speed_up(sentinel)
         self.servers.wait_until_whole()
 
     @property

@@ -82,7 +82,7 @@ def test_a_failover_while_replication_is_cut_loses_only_unacknowledged_holds(
         assert strict.inspect("refused").holders == ()
         forgotten = loose.lock("forgotten").acquire()
         master.kill()
-        servers.wait_for_another_than(0)
+        servers.wait_for_new_master(0)
     again = other.lock("forgotten", timeout=20).acquire()
     assert again.fence > forgotten.fence
     assert strict.inspect("kept").holders[0].fence == kept.fence

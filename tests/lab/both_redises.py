@@ -1,7 +1,7 @@
-"""The small store and a real Redis side by side: every reply of the one is held against the other.
+"""MiniRedis and a real Redis side by side: every reply of one is compared with the other's.
 
-The wire is spoken here in a few lines, so that replies are compared as they came, before any driver
-has had its way with them.
+`Wire` implements the protocol in a few lines, so that replies are compared as they arrive, before
+any driver converts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEYS = [b"k1", b"k2", b"k3", "schlüssel".encode(), b"\x00\xff"]
 
 
 class Wire:
-    """A connection to a real Redis. Error replies are values: `MiniError`, to be compared."""
+    """A connection to a real Redis. It returns error replies as values, `MiniError`."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -40,7 +40,7 @@ class Wire:
 
     def _reply(self) -> Any:
         line = self._file.readline()
-        assert line.endswith(b"\r\n"), f"Redis hung up after {line!r}"
+        assert line.endswith(b"\r\n"), f"Redis closed the connection after {line!r}"
         kind, rest = line[:1], line[1:-2]
         if kind == b"+":
             return rest
@@ -57,17 +57,17 @@ class Wire:
 
 
 class Both:
-    """One small store on the machine's clock, and one real."""
+    """One MiniRedis on the machine's clock, and one real Redis."""
 
     def __init__(self, port: int) -> None:
         self.real = Wire(port)
-        self.heard: list[tuple[str, bytes]] = []
+        self.published: list[tuple[str, bytes]] = []
         self.mini = MiniRedis(lambda: time.time_ns() // 1000, self._published)
         self.real.pipeline([("FLUSHALL",), ("SCRIPT", "FLUSH")])
 
     def _published(self, channel: str, message: bytes) -> int:
-        self.heard.append((channel, message))
-        return 0  # nobody listens to the real one either
+        self.published.append((channel, message))
+        return 0  # the real one has no subscribers either
 
     def ask_mini(self, *args: Argument) -> Any:
         try:
@@ -76,15 +76,17 @@ class Both:
             return error
 
     def agree(self, *commands: tuple[Argument, ...]) -> list[Any]:
-        """The replies to these commands, which must be the same."""
+        """Return the replies to these commands, which must be the same from both."""
         expected = self.real.pipeline(list(commands))
         for args, theirs in zip(commands, expected, strict=True):
             ours = self.ask_mini(*args)
-            assert alike(args, ours, theirs), f"{args}: Redis says {theirs!r}, we say {ours!r}"
+            assert alike(args, ours, theirs), (
+                f"{args}: Redis replied {theirs!r}, MiniRedis {ours!r}"
+            )
         return expected
 
     def agree_on_all(self) -> None:
-        """All that is stored is the same, and so is when it ends."""
+        """Compare all keys, values and expiry times."""
         looks: list[tuple[Argument, ...]] = [("EXISTS", *KEYS), ("SCAN", 0, "COUNT", 1000)]
         for key in KEYS:
             looks += [("TYPE", key), ("PTTL", key), ("GET", key), ("HGETALL", key)]
@@ -97,7 +99,7 @@ def alike(args: tuple[Argument, ...], ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, MiniError):
         return isinstance(ours, MiniError) and text(ours) == text(theirs)
     if name == "PTTL" and isinstance(ours, int) and ours > 0 and isinstance(theirs, int):
-        return abs(ours - theirs) < 30_000  # our times to live differ by much more
+        return abs(ours - theirs) < 30_000  # the TTLs in these tests differ by much more
     if name == "SCAN" and ours[:1] == theirs[:1] == [b"0"]:
         return sorted(ours[1]) == sorted(theirs[1])
     if isinstance(theirs, list) and isinstance(ours, list) and len(ours) == len(theirs):
@@ -106,5 +108,5 @@ def alike(args: tuple[Argument, ...], ours: Any, theirs: Any) -> bool:
 
 
 def text(error: MiniError) -> str:
-    """An error without its end, in which Redis 7 says where in which script it was."""
+    """Return an error without its end, in which Redis 7 names the script and the line."""
     return str(error).partition(" script: ")[0]

@@ -1,4 +1,4 @@
-"""A server, a bad network before it, and clients that connect through it."""
+"""A server, a fault proxy in front of it, and clients that connect through the proxy."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def connect(network: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
 
 @pytest.fixture
 def pair(server, connect):
-    """A client's end and the server's end of one connection through the network."""
+    """The client's end and the server's end of one connection through the proxy."""
     return connect(), server.accept()
 
 
 @pytest.fixture(scope="module")
 def redis_port(redis_server: Any) -> Iterator[int]:
-    """A Redis for one module alone, which may empty it; wherever there can be one for all."""
+    """A Redis for one module, which may empty it; skipped where ``redis_server`` is."""
     from lab.servers.redis_server import RedisServer
 
     with RedisServer() as server:

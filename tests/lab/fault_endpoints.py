@@ -1,17 +1,17 @@
-"""The two ends of a bad network: a server that does only what it is told, and what they see."""
+"""The two ends of a fault proxy: a server that is driven by the test, and checks on sockets."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 
-PATIENCE = 30.0  # for what must come; nothing is measured by it
-A_WHILE = 0.06  # for what must not come: hundreds of times what it would take
+PATIENCE = 30.0  # for data that must arrive; no test measures it
+A_WHILE = 0.06  # for data that must not arrive: hundreds of times its normal delay
 RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # for SO_LINGER
 
 
 class Server:
-    """Keeps what it is sent and answers only when told to: nothing here depends on timing."""
+    """A listening socket whose test reads and writes each connection: no dependence on timing."""
 
     def __init__(self, family: int = socket.AF_INET, address: object = ("127.0.0.1", 0)) -> None:
         self.listener = socket.socket(family)
@@ -39,7 +39,7 @@ def read(end: socket.socket, count: int) -> bytes:
 
 
 def is_silent(end: socket.socket) -> bool:
-    """Nothing comes, neither bytes nor an end."""
+    """Return True if nothing arrives, neither bytes nor the end of the connection."""
     end.settimeout(A_WHILE)
     try:
         end.recv(1)
@@ -59,7 +59,7 @@ def is_reset(end: socket.socket) -> bool:
         return True
 
 
-def speaks(client: socket.socket, server: socket.socket) -> bool:
+def exchanges(client: socket.socket, server: socket.socket) -> bool:
     client.sendall(b"there")
     there = read(server, 5)
     server.sendall(b"back")
@@ -67,7 +67,7 @@ def speaks(client: socket.socket, server: socket.socket) -> bool:
 
 
 def is_turned_away(connect: Callable[[], socket.socket]) -> bool:
-    """Reset at once: a client learns it while it connects, or when it reads."""
+    """Return True if a new connection is reset at once: in connect, or at the first read."""
     try:
         with connect() as end:
             return is_reset(end)

@@ -1,4 +1,4 @@
-"""Random commands and scripts for `both_redises`: right and wrong, of all types, mixed."""
+"""Random commands and scripts for `both_redises`: valid and invalid, of all types, mixed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lab.miniredis import Argument
 
 Command = tuple[Argument, ...]
 
-# One key of each type, so that few commands are wasted on nothing.
-FURNISHED: list[Command] = [
+# One key of each type, so that few commands find no key.
+INITIAL: list[Command] = [
     ("SET", "k1", "41"),
     ("HSET", "k2", "a", "1", "b", "x", "c", "-3"),
     ("ZADD", "k3", "0", "a", "1", "b", "1", "c", "2", "ä", "3", "\x00"),
 ]
 
-AGES = 4_102_444_800_000  # the year 2100
+FUTURE = 4_102_444_800_000  # the year 2100
 FIELDS = [b"a", b"b", b"c", b"\x00", "ä".encode()]
 INTEGERS = ["0", "0", "1", "1", "2", "3", "-1", "-2", "-3"]
 INTEGERS += ["5", "-7", "42", "007", "-0", "+1", " 1", "1 ", "", "x", "1.5"]
@@ -27,28 +27,28 @@ SCORES += ["inf", "-inf", "+inf", "Infinity", "nan", "x", "", " 1", "1 ", "1_0",
 SCORES += ["1763258400123456", "1763258400123.456", "9007199254740993", "0e999", "0.0"]
 BOUNDS = [*SCORES, "-inf", "+inf", "-inf", "+inf", "0", "1", "2", "3", "(0", "(1", "(2", "(3"]
 BOUNDS += ["(", "(inf", "(-inf", "((1", "( 1", "[1"]
-# Far from now, far from one another, and the same more than once.
+# Far from now and from one another, with repetitions.
 RELATIVE = [str(n * 1_000_000) for n in (1, 2, 5)]
 RELATIVE += ["0", "-1", "x", str(2**63 - 1), "-" + "9" * 18]
-ABSOLUTE = [str(AGES + n * 1_000_000) for n in (1, 2, 2, 5)]
+ABSOLUTE = [str(FUTURE + n * 1_000_000) for n in (1, 2, 2, 5)]
 ABSOLUTE += ["0", "1", "-5", "1000000000000", "x", str(2**63 - 1), str(2**63)]
 FLAGS = ["NX", "XX", "GT", "LT", "nx", "gt"]
 
 key = st.sampled_from(KEYS[:3] * 3 + KEYS)
-# Each type has a home, where its commands mostly meet their own kind: see `FURNISHED`.
-string, hash_, zset = (st.sampled_from([wake_address] * 12 + KEYS) for wake_address in KEYS[:3])
+# Commands of a type mostly use the key that has this type: see `INITIAL`.
+string, hash_, zset = (st.sampled_from([usual] * 12 + KEYS) for usual in KEYS[:3])
 field = st.sampled_from(FIELDS)
 integer = st.sampled_from(INTEGERS)
 small = st.sampled_from(["0", "1", "2", "3"])
 score = st.sampled_from(SCORES)
 bound = st.sampled_from(BOUNDS)
-# One page holds everything here; the real one needs a large count for it.
+# SCAN returns one page: the real server needs a large COUNT for that.
 counts = st.sampled_from(["99", "1000", "0", "-1", "x", ""])
 value = st.one_of(integer, field, st.binary(max_size=8))
 
 
 def command(*parts: str | st.SearchStrategy[object]) -> st.SearchStrategy[Command]:
-    """A command of words and of strategies; what yields a tuple yields several words."""
+    """Build commands from strings and strategies; a tuple that is drawn adds all its items."""
 
     def flat(drawn: tuple[object, ...]) -> Command:
         out: list[Argument] = []
@@ -61,7 +61,7 @@ def command(*parts: str | st.SearchStrategy[object]) -> st.SearchStrategy[Comman
 
 
 def some(one: st.SearchStrategy[object], most: int = 3) -> st.SearchStrategy[Command]:
-    """From none to ``most`` of these, flat."""
+    """Draw from none to ``most`` of these, as a flat tuple."""
 
     def flat(drawn: list[object]) -> Command:
         return tuple(x for part in drawn for x in (part if isinstance(part, tuple) else (part,)))
@@ -125,7 +125,7 @@ COMMANDS = st.one_of(
 
 
 def torn(command: Command, at: int) -> Command:
-    """Sometimes a command with too few words."""
+    """Cut a command short, sometimes."""
     return command[: max(1, at)] if at < 5 else command
 
 
@@ -134,7 +134,7 @@ CASED = st.builds(lambda c, low: (str(c[0]).lower(), *c[1:]) if low else c, MANG
 
 
 def lua(part: Argument) -> str:
-    """A word as Lua writes it: some numbers as numbers, all else as a string, byte by byte."""
+    """Return an argument as a Lua literal: some numbers as numbers, the rest as escaped strings."""
     if isinstance(part, str) and part in ("0", "1", "-1", "2", "-0", "1.5", "1763258400123456"):
         return part
     raw = part if isinstance(part, bytes) else str(part).encode()

@@ -1,26 +1,26 @@
-"""Executed, but the reply is lost: what `drop_replies` swallows, and what it leaves alone."""
+"""`lose_replies`: requests that are executed and whose replies are lost."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from fault_endpoints import PATIENCE, is_reset, is_silent, read, speaks
+from fault_endpoints import PATIENCE, exchanges, is_reset, is_silent, read
 
 
-def test_a_dropped_reply_is_seen_before_the_connection_is_reset(network, server, connect, pair):
+def test_a_reply_is_counted_as_lost_and_the_connection_is_reset(network, server, connect, pair):
     client, peer = pair
-    assert speaks(client, peer)
+    assert exchanges(client, peer)
     network.lose_replies()
     client.sendall(b"do it")
     assert read(peer, 5) == b"do it" and is_silent(client) and network.lost_replies == 0
     peer.sendall(b"done")
     assert is_reset(client) and is_reset(peer)
     assert network.lost_replies == 1 and network.bytes_down == 4
-    assert speaks(connect(), server.accept()) and network.lost_replies == 1
+    assert exchanges(connect(), server.accept()) and network.lost_replies == 1
 
 
-def test_after_a_dropped_reply_there_may_be_silence(network, server, connect, pair):
+def test_a_connection_may_stay_silent_after_a_lost_reply(network, server, connect, pair):
     client, peer = pair
     network.lose_replies(then="silence")
     for _ in range(2):
@@ -29,12 +29,12 @@ def test_after_a_dropped_reply_there_may_be_silence(network, server, connect, pa
         peer.sendall(b"done")
         assert is_silent(client)
     assert network.lost_replies == 1 and network.connections == 1
-    assert speaks(connect(), server.accept())
+    assert exchanges(connect(), server.accept())
     network.heal()
     assert is_reset(client) and network.connections == 1
 
 
-def test_a_silent_connection_ends_when_both_peers_left(network, pair):
+def test_a_silent_connection_ends_when_both_peers_have_left(network, pair):
     client, peer = pair
     network.lose_replies(then="silence")
     client.sendall(b"do it")
@@ -48,7 +48,7 @@ def test_a_silent_connection_ends_when_both_peers_left(network, pair):
         assert time.monotonic() < until
 
 
-def test_as_many_replies_are_dropped_as_asked_for(network, server, connect):
+def test_the_requested_number_of_replies_is_lost(network, server, connect):
     network.lose_replies(2)
     for _ in range(2):
         client, peer = connect(), server.accept()
@@ -56,23 +56,23 @@ def test_as_many_replies_are_dropped_as_asked_for(network, server, connect):
         assert read(peer, 5) == b"do it"
         peer.sendall(b"done")
         assert is_reset(client)
-    assert speaks(connect(), server.accept()) and network.lost_replies == 2
+    assert exchanges(connect(), server.accept()) and network.lost_replies == 2
     network.lose_replies(1)
     network.lose_replies(0)
-    assert speaks(connect(), server.accept()) and network.lost_replies == 2
+    assert exchanges(connect(), server.accept()) and network.lost_replies == 2
 
 
 def test_only_requests_that_match_lose_their_reply(network, server, connect, pair):
     client, peer = pair
     network.lose_replies(match=b"EVAL")
-    assert speaks(client, peer) and speaks(connect(), server.accept())
+    assert exchanges(client, peer) and exchanges(connect(), server.accept())
     client.sendall(b"1 EVALSHA x")
     assert read(peer, 11) == b"1 EVALSHA x"
     peer.sendall(b"done")
     assert is_reset(client) and network.lost_replies == 1
 
 
-def test_the_reply_to_an_older_request_is_not_dropped(network, pair):
+def test_the_reply_to_an_older_request_is_not_lost(network, pair):
     client, peer = pair
     client.sendall(b"first")
     assert read(peer, 5) == b"first"
@@ -89,7 +89,7 @@ def test_the_reply_to_an_older_request_is_not_dropped(network, pair):
 
 
 @pytest.mark.parametrize("came", ["before", "after"])
-def test_a_reply_that_is_late_is_not_dropped_and_the_next_one_is(network, pair, came):
+def test_a_delayed_reply_is_not_lost_and_the_next_one_is(network, pair, came):
     client, peer = pair
     client.sendall(b"first")
     assert read(peer, 5) == b"first"
@@ -97,7 +97,7 @@ def test_a_reply_that_is_late_is_not_dropped_and_the_next_one_is(network, pair, 
     network.latency = 1000.0
     if came == "before":
         peer.sendall(b"1")
-        assert network.bytes_down == 0  # the answer comes after it was read
+        assert network.bytes_down == 0  # returns after the proxy read the byte
     client.sendall(b"second")
     assert network.bytes_up == 5
     if came == "after":
@@ -109,7 +109,7 @@ def test_a_reply_that_is_late_is_not_dropped_and_the_next_one_is(network, pair, 
     assert is_silent(client) and network.lost_replies == 1
 
 
-def test_a_request_that_the_server_ends_instead_of_answering_ends(network, pair):
+def test_a_server_that_closes_instead_of_answering_loses_no_reply(network, pair):
     client, peer = pair
     network.lose_replies()
     client.sendall(b"do it")

@@ -1,4 +1,4 @@
-"""Who may use the bad network: tasks, many threads, a process that forks, and clients of Redis."""
+"""Users of the fault proxy: asyncio tasks, threads, a process that forks, and Redis clients."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from fault_endpoints import A_WHILE, PATIENCE, is_reset, read, speaks
+from fault_endpoints import A_WHILE, PATIENCE, exchanges, is_reset, read
 
 from lab.fault_proxy import FaultProxy
 
 
-def test_it_serves_the_tasks_of_a_loop_and_controls_do_not_stop_it(network, server):
+def test_asyncio_tasks_use_the_proxy_and_controls_do_not_block_the_loop(network, server):
     async def scene():
         reader, writer = await asyncio.open_connection(network.host, network.port)
         peer = await asyncio.to_thread(server.accept)
         network.freeze()
         peer.sendall(b"hello")
-        heard = asyncio.create_task(reader.readexactly(5))
-        done, _ = await asyncio.wait({heard}, timeout=A_WHILE)
+        reply = asyncio.create_task(reader.readexactly(5))
+        done, _ = await asyncio.wait({reply}, timeout=A_WHILE)
         assert not done
         network.thaw()
-        assert await heard == b"hello"
+        assert await reply == b"hello"
         assert network.reset() == 1
         with pytest.raises(ConnectionResetError):
             await reader.read(1)
@@ -39,7 +39,7 @@ def test_it_serves_the_tasks_of_a_loop_and_controls_do_not_stop_it(network, serv
     asyncio.run(asyncio.wait_for(scene(), PATIENCE))
 
 
-def test_many_threads_may_give_orders_while_bytes_flow(network, pair):
+def test_threads_may_use_the_controls_while_bytes_flow(network, pair):
     client, peer = pair
     failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
 
@@ -64,9 +64,9 @@ def test_many_threads_may_give_orders_while_bytes_flow(network, pair):
     assert failed.empty(), failed.get()
 
 
-# From Python 3.12 on a fork beside threads is warned of: this child does nothing.
+# Python 3.12 and later warn of a fork beside threads; this child does nothing.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_keeps_no_connection_from_being_reset(network, pair):
+def test_a_forked_child_does_not_keep_connections_open(network, pair):
     client, peer = pair
     child = os.fork()
     if child == 0:
@@ -76,7 +76,7 @@ def test_a_forked_child_keeps_no_connection_from_being_reset(network, pair):
         signal.pause()
         os._exit(0)
     try:
-        assert speaks(client, peer)
+        assert exchanges(client, peer)
         network.reset()
         assert is_reset(client) and is_reset(peer)
     finally:
@@ -88,11 +88,13 @@ def test_a_forked_child_keeps_no_connection_from_being_reset(network, pair):
 
 
 @pytest.fixture(params=["port", "unix"])
-def far(request, redis_server) -> Iterator[FaultProxy]:
-    """A network before the Redis of all tests, which is reached by its port or by its socket."""
+def proxy(request, redis_server) -> Iterator[FaultProxy]:
+    """A proxy in front of the shared Redis, which it reaches by port or by unix socket."""
     by_port = "127.0.0.1", redis_server.port
-    with FaultProxy(by_port if request.param == "port" else f"{redis_server.folder}/socket") as far:
-        yield far
+    with FaultProxy(
+        by_port if request.param == "port" else f"{redis_server.folder}/socket"
+    ) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -101,17 +103,17 @@ def name() -> str:
 
 
 @pytest.fixture
-def client(redis_server, far):
-    """Connected and greeted through the network: the next bytes are the test's own."""
-    with redis_server.client(port=far.port) as client:
+def client(redis_server, proxy):
+    """A client that is connected through the proxy: the next bytes are the test's own."""
+    with redis_server.client(port=proxy.port) as client:
         assert client.ping()
         yield client
 
 
 @pytest.fixture
-def hasty(redis_server, far):
-    """One that does not wait long."""
-    with redis_server.client(port=far.port, socket_timeout=A_WHILE) as client:
+def hasty(redis_server, proxy):
+    """A client with a short timeout."""
+    with redis_server.client(port=proxy.port, socket_timeout=A_WHILE) as client:
         assert client.ping()
         yield client
 
@@ -123,18 +125,18 @@ def errors(redis_server):
     return redis.exceptions
 
 
-def test_redis_is_far_away(far, client):
-    far.latency = 0.05
+def test_latency_applies_to_redis(proxy, client):
+    proxy.latency = 0.05
     began = time.monotonic()
     assert client.ping() and time.monotonic() - began >= 0.1
 
 
-def test_redis_executes_what_was_frozen_when_it_thaws(far, hasty, redis_server, name, errors):
-    far.freeze()
+def test_redis_executes_a_frozen_command_after_the_thaw(proxy, hasty, redis_server, name, errors):
+    proxy.freeze()
     with pytest.raises(errors.TimeoutError):
         hasty.incr(name)
     assert redis_server.call("GET", name) is None
-    far.thaw()
+    proxy.thaw()
     until = time.monotonic() + PATIENCE
     while redis_server.call("GET", name) != b"1":
         assert time.monotonic() < until
@@ -142,23 +144,25 @@ def test_redis_executes_what_was_frozen_when_it_thaws(far, hasty, redis_server, 
 
 
 @pytest.mark.parametrize("way, executed", [("up", None), ("down", b"1"), ("both", None)])
-def test_redis_behind_a_black_hole(far, hasty, redis_server, name, errors, way, executed):
-    far.black_hole(way)
+def test_a_client_behind_a_black_hole_times_out(
+    proxy, hasty, redis_server, name, errors, way, executed
+):
+    proxy.black_hole(way)
     with pytest.raises(errors.TimeoutError):
         hasty.incr(name)
     assert redis_server.call("GET", name) == executed
-    far.heal()
+    proxy.heal()
     assert hasty.incr(name) == (2 if executed else 1)
 
 
-def test_redis_is_reset_in_the_middle_of_a_request(far, client, redis_server, name, errors):
+def test_a_client_is_reset_in_the_middle_of_a_request(proxy, client, redis_server, name, errors):
     def blocked() -> bool:
         return redis_server.call("INFO", "clients")["blocked_clients"] > 0
 
     def wait_and_reset() -> None:
         while not blocked() and time.monotonic() < until:
             time.sleep(0.005)
-        far.reset()
+        proxy.reset()
 
     until = time.monotonic() + PATIENCE
     resetter = threading.Thread(target=wait_and_reset)
@@ -169,28 +173,30 @@ def test_redis_is_reset_in_the_middle_of_a_request(far, client, redis_server, na
     assert client.incr(name) == 1
 
 
-def test_redis_refuses_and_accepts_again(far, client, name, errors):
-    far.refuse()
+def test_a_client_is_refused_and_accepted_again(proxy, client, name, errors):
+    proxy.refuse()
     assert client.incr(name) == 1
-    far.reset()
+    proxy.reset()
     with pytest.raises(errors.ConnectionError):
         client.incr(name)
-    far.accept()
-    assert client.incr(name) == 2 and far.accepted == 2
+    proxy.accept()
+    assert client.incr(name) == 2 and proxy.accepted == 2
 
 
-def test_redis_executes_and_the_reply_is_lost(far, client, redis_server, name, errors):
-    far.lose_replies(match=b"INCR")
+def test_redis_executes_a_command_whose_reply_is_lost(proxy, client, redis_server, name, errors):
+    proxy.lose_replies(match=b"INCR")
     assert client.get(name) is None
     with pytest.raises(errors.ConnectionError):
         client.incr(name)
-    assert redis_server.call("GET", name) == b"1" and far.lost_replies == 1
+    assert redis_server.call("GET", name) == b"1" and proxy.lost_replies == 1
     assert client.incr(name) == 2
 
 
-def test_redis_executes_and_stays_silent(far, hasty, redis_server, name, errors):
-    far.lose_replies(then="silence")
+def test_redis_executes_a_command_and_the_connection_stays_silent(
+    proxy, hasty, redis_server, name, errors
+):
+    proxy.lose_replies(then="silence")
     with pytest.raises(errors.TimeoutError):
         hasty.incr(name)
-    assert redis_server.call("GET", name) == b"1" and far.lost_replies == 1
+    assert redis_server.call("GET", name) == b"1" and proxy.lost_replies == 1
     assert hasty.incr(name) == 2

@@ -1,8 +1,8 @@
 """The history checker finds each kind of broken promise, and accuses no correct store.
 
-Three judges: examples by hand; a small correct store whose histories must be accepted (and, once
-falsified, mostly refused); and an exhaustive search, which shares no idea with the greedy checker
-but the law, and must agree with it on every tiny history.
+Three kinds of tests: examples by hand; a small correct store whose histories must be accepted (and,
+once falsified, mostly refused); and an exhaustive search, which shares only the law with the greedy
+checker, and must agree with it on every tiny history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lab.history import NEVER, History, Operation, Verdict
 
-# -- by hand ------------------------------------------------------------------------------------
+# -- examples by hand -----------------------------------------------------------------------------
 
 
 def claim(
@@ -26,15 +26,15 @@ def claim(
     h.answer(h.invoke("client-" + claim_id, "claim", claim_id, at, take), until, fence)
 
 
-def release(h: History, claim_id: str, at: float, until: float, said: bool) -> None:
-    h.answer(h.invoke("client-" + claim_id, "release", claim_id, at), until, said)
+def release(h: History, claim_id: str, at: float, until: float, result: bool) -> None:
+    h.answer(h.invoke("client-" + claim_id, "release", claim_id, at), until, result)
 
 
-def refused(h: History, *words: str) -> None:
+def refused(h: History, *parts: str) -> None:
     verdict = h.check()
     assert verdict.ok is False, verdict
-    for word in words:
-        assert word in verdict.reason
+    for part in parts:
+        assert part in verdict.reason
 
 
 def accepted(h: History) -> None:
@@ -91,7 +91,7 @@ def test_two_holders_with_no_end_between_are_refused() -> None:
     claim(h, "a", 0, 1, 1)
     claim(h, "b", 2, 3, 2)
     release(h, "a", 4, 5, True)
-    refused(h, "fence 2", "no room by 3", "a (fence 1", "before 4", "said released")
+    refused(h, "fence 2", "no room by 3", "a (fence 1", "before 4", "result True")
 
 
 def test_a_holder_that_never_ends_lets_nobody_in() -> None:
@@ -138,7 +138,7 @@ def test_one_permit_too_many_is_refused() -> None:
     refused(h, "c3 (fence 4", "c0 (fence 1", "c1 (fence 2", "c2 (fence 3")
 
 
-def test_permits_count_by_what_they_take() -> None:
+def test_a_claim_counts_with_all_the_permits_it_takes() -> None:
     for take, ok in ((2, True), (3, False)):
         h = History(slots=5)
         claim(h, "a", 0, 1, 1, take=3)
@@ -163,13 +163,13 @@ def test_more_than_all_slots_is_never_granted() -> None:
     refused(h, "take 3")
 
 
-def test_releasing_what_must_have_ended_is_refused() -> None:
+def test_releasing_a_hold_that_must_have_ended_is_refused() -> None:
     h = History()
     claim(h, "a", 0, 1, 1)
     h.may_expire("a", 2)
     claim(h, "b", 3, 4, 2)  # a's lease ran out, as b's grant shows ...
     release(h, "b", 5, 6, True)
-    release(h, "a", 7, 8, True)  # ... and yet this says that a was live.
+    release(h, "a", 7, 8, True)  # ... and yet this True means that a was live.
     refused(h, "fence 2", "release by client-a asked 7")
 
 
@@ -181,7 +181,7 @@ def test_releasing_twice_is_refused() -> None:
     refused(h, "released twice")
 
 
-def test_releasing_what_was_never_claimed_or_granted_is_refused() -> None:
+def test_releasing_a_claim_that_was_never_made_or_granted_is_refused() -> None:
     h = History()
     release(h, "a", 0, 1, True)
     refused(h, "never claimed")
@@ -191,7 +191,7 @@ def test_releasing_what_was_never_claimed_or_granted_is_refused() -> None:
     refused(ghost, "held nothing")
 
 
-def test_a_claim_that_gives_up_may_take_its_grant_back_before_it_says_so() -> None:
+def test_a_claim_that_gives_up_may_withdraw_its_grant_before_its_answer() -> None:
     h = History()
     claim(h, "a", 0, 5, None)
     release(h, "a", 3, 4, True)
@@ -201,17 +201,17 @@ def test_a_claim_that_gives_up_may_take_its_grant_back_before_it_says_so() -> No
     refused(h, "a (fence unknown", "b (fence 1")
 
 
-def test_a_release_that_says_lost_of_a_live_hold_is_refused() -> None:
+def test_a_release_of_a_live_hold_that_returns_false_is_refused() -> None:
     for after, ok in ((3.0, True), (4.0, False)):
         h = History()
         claim(h, "a", 0, 1, 1)
         release(h, "a", 2, 3, False)
         h.may_expire("a", after)
         assert h.check().ok is ok, h.check()
-    refused(h, "said not held", "before 4")
+    refused(h, "result False", "before 4")
 
 
-def test_a_release_that_says_lost_may_precede_the_grant() -> None:
+def test_a_release_that_returns_false_may_precede_the_grant() -> None:
     h = History()
     claim(h, "a", 0, 9, 1)
     release(h, "a", 3, 4, False)
@@ -242,7 +242,7 @@ def test_an_unanswered_release_may_take_effect_late_or_never() -> None:
     refused(soon, "before 4")
 
 
-def test_an_unanswered_claim_obliges_nobody() -> None:
+def test_an_unanswered_claim_keeps_nobody_out() -> None:
     h = History()
     h.invoke("client-a", "claim", "a", 0)
     claim(h, "b", 1, 2, 1)
@@ -251,7 +251,7 @@ def test_an_unanswered_claim_obliges_nobody() -> None:
     accepted(h)
 
 
-def test_an_unanswered_claim_that_was_released_needs_its_moment() -> None:
+def test_an_unanswered_claim_that_was_released_needs_an_instant_with_room() -> None:
     for expires, ok in ((5.0, True), (6.0, False)):
         h = History()
         h.invoke("client-a", "claim", "a", 0)
@@ -266,7 +266,7 @@ def test_a_grant_can_wait_for_a_secret_one() -> None:
     h = History()
     h.invoke("client-a", "claim", "a", 0)
     release(h, "a", 3, 4, True)
-    claim(h, "b", 1, 6, 1)  # Its earliest instant, 1, would leave no moment to a.
+    claim(h, "b", 1, 6, 1)  # Its earliest instant, 1, would leave no instant for a.
     accepted(h)
     other = History(slots=2)
     other.invoke("client-a", "claim", "a", 0, take=2)
@@ -298,7 +298,7 @@ def test_a_secret_grant_does_not_profit_from_a_later_end() -> None:
     refused(h, "s (fence unknown", "a (fence 1", "before 10")
 
 
-def test_secret_grants_do_not_stand_in_for_one_another() -> None:
+def test_one_secret_grant_does_not_replace_another() -> None:
     h = History(slots=2)
     h.invoke("client-x", "claim", "x", 0)  # It can wait until b and c are gone,
     release(h, "x", 4, 50, True)
@@ -310,15 +310,15 @@ def test_secret_grants_do_not_stand_in_for_one_another() -> None:
     accepted(h)
 
 
-def test_asking_again_with_one_id_is_one_claim() -> None:
+def test_repeated_requests_with_one_id_are_one_claim() -> None:
     h = History(slots=2)
     h.invoke("client-a", "claim", "a", 0)
     claim(h, "b", 1, 2, 6)
     claim(h, "a", 3, 4, 5)  # Granted to the first, lost request: its fence is below b's.
     claim(h, "a", 5, 6, 5)
     accepted(h)
-    release(h, "a", 3, 4, True)  # But whoever was told at 5 found it alive.
-    refused(h, "told its fence after")
+    release(h, "a", 3, 4, True)  # But the claim answered from 5 to 6 found it alive.
+    refused(h, "answered with its fence after")
 
 
 def test_one_id_under_two_fences_is_refused() -> None:
@@ -326,10 +326,10 @@ def test_one_id_under_two_fences_is_refused() -> None:
     claim(h, "a", 0, 1, 1)
     h.may_expire("a", 0)
     claim(h, "a", 2, 3, 2)
-    refused(h, "several fences")
+    refused(h, "more than one fence")
 
 
-def test_instants_that_coincide_stand_in_the_order_that_helps() -> None:
+def test_instants_that_coincide_count_in_the_order_that_helps() -> None:
     h = History()
     claim(h, "a", 0, 2, 2)
     claim(h, "b", 2, 3, 1)
@@ -337,7 +337,7 @@ def test_instants_that_coincide_stand_in_the_order_that_helps() -> None:
     accepted(h)
 
 
-def test_answers_that_make_no_sense_are_not_recorded() -> None:
+def test_invalid_answers_are_not_recorded() -> None:
     h = History()
     op = h.invoke("x", "claim", "a", 5)
     with pytest.raises(ValueError, match="cannot be answered at 4"):
@@ -358,8 +358,8 @@ def test_a_check_leaves_the_history_as_it_was() -> None:
     assert h.check() == h.check() == Verdict(True, h.check().reason)
 
 
-def crowd(size: int) -> History:
-    """Grants that could all wait for many of the secret ones."""
+def tangled(size: int) -> History:
+    """Return a history in which each grant could wait for any number of secret ones."""
     h = History(slots=100)
     for i in range(size):
         claim(h, f"g{i}", i, 1000, i + 1)
@@ -368,11 +368,11 @@ def crowd(size: int) -> History:
     return h
 
 
-def test_too_many_orders_to_try_are_undecided_and_not_a_verdict() -> None:
-    accepted(crowd(20))
-    assert crowd(20).check(extra_steps=50).ok is None  # One walk is bounded as well.
+def test_a_history_with_too_many_orders_to_try_is_undecided() -> None:
+    accepted(tangled(20))
+    assert tangled(20).check(extra_steps=50).ok is None  # One walk is bounded as well.
     for size, ok in ((8, False), (20, None)):
-        h = crowd(size)
+        h = tangled(size)
         h.invoke("x", "claim", "last", 0, take=100)
         release(h, "last", 1500, 1501, True)
         claim(h, "stay", -2, -1, 0)
@@ -383,7 +383,7 @@ def test_too_many_orders_to_try_are_undecided_and_not_a_verdict() -> None:
 
 
 def test_a_grant_without_room_is_decided_however_many_secrets_there_are() -> None:
-    h = crowd(20)
+    h = tangled(20)
     claim(h, "last", 0, 1000, 99, take=100)
     assert h.check(extra_steps=500).ok is False
     refused(h, "last (fence 99", "never released")
@@ -393,7 +393,7 @@ def test_a_grant_without_room_is_decided_however_many_secrets_there_are() -> Non
 
 
 def store_history(rng: random.Random, slots: int, clients: int = 4, calls: int = 60) -> History:
-    """What clients see of a correct store: requests and replies get lost, holders crash or stall.
+    """Return the history of a correct store: requests and replies get lost, holders crash or stall.
 
     The store decides at ``decided``, somewhere inside the call, in the order of true time.
     """
@@ -406,26 +406,26 @@ def store_history(rng: random.Random, slots: int, clients: int = 4, calls: int =
     lease = 8.0
     while made < calls or queue:
         idle = [c for c in range(clients) if free_at[c] < NEVER] if made < calls else []
-        who = min(idle, key=lambda c: free_at[c], default=None)
-        if who is not None and (not queue or free_at[who] <= min(queue)[0]):
+        caller = min(idle, key=lambda c: free_at[c], default=None)
+        if caller is not None and (not queue or free_at[caller] <= min(queue)[0]):
             made += 1
-            now = free_at[who]
-            held = holding[who]
+            now = free_at[caller]
+            held = holding[caller]
             verb: Any = "release" if held else "claim"
-            claim_id, take = held or (f"{who}.{made}", rng.randint(1, slots))
-            op = h.invoke(f"client{who}", verb, claim_id, now, take)
+            claim_id, take = held or (f"{caller}.{made}", rng.randint(1, slots))
+            op = h.invoke(f"client{caller}", verb, claim_id, now, take)
             decided = now + rng.random() * 2
             answered = decided + rng.random() * 2
             queue.append((decided, made, op, answered, rng.random() < 0.9))
-            free_at[who] = NEVER
+            free_at[caller] = NEVER
             continue
         queue.sort()
-        decided, _, op, answered, heard = queue.pop(0)
-        who = int(op.client.removeprefix("client"))
+        decided, _, op, answered, replied = queue.pop(0)
+        caller = int(op.client.removeprefix("client"))
         for dead in [c for c, (_, expiry) in live.items() if expiry <= decided]:
             del live[dead]
         result: int | bool | None
-        reached = heard or rng.random() < 0.5
+        reached = replied or rng.random() < 0.5
         if op.verb == "claim":
             room = slots - sum(take for take, _ in live.values())
             result = None
@@ -434,14 +434,14 @@ def store_history(rng: random.Random, slots: int, clients: int = 4, calls: int =
                 result = fence
                 live[op.claim_id] = (op.take, decided + lease)
                 h.may_expire(op.claim_id, decided + lease)
-            unsure = not heard and rng.random() < 0.6  # tries a release later, else forgets it
-            holding[who] = (op.claim_id, op.take) if (heard and result) or unsure else None
+            unsure = not replied and rng.random() < 0.6  # releases it later, else ignores it
+            holding[caller] = (op.claim_id, op.take) if (replied and result) or unsure else None
         else:
             result = reached and live.pop(op.claim_id, None) is not None
-            holding[who] = None if heard or rng.random() < 0.5 else holding[who]
-        if heard:
+            holding[caller] = None if replied or rng.random() < 0.5 else holding[caller]
+        if replied:
             h.answer(op, answered, result)
-        free_at[who] = answered + rng.choice((0.1, 1.0, 5.0, 12.0)) * rng.random()
+        free_at[caller] = answered + rng.choice((0.1, 1.0, 5.0, 12.0)) * rng.random()
     return h
 
 
@@ -452,7 +452,7 @@ def test_a_correct_store_is_never_accused(seed: int, slots: int, clients: int) -
 
 
 def test_the_store_shows_every_kind_of_answer() -> None:
-    """Otherwise the test above would prove little."""
+    """Check that the histories of the test above have all kinds of answers."""
     kinds: dict[object, int] = {}
     for seed in range(50):
         h = store_history(random.Random(seed), slots=3)
@@ -470,9 +470,9 @@ def operations(h: History) -> list[Operation]:
 
 
 def secrets_of(h: History) -> list[str]:
-    """Ids whose claim was never answered and whose release said True."""
-    told = {op.claim_id for op in operations(h) if op.verb == "claim" and op.result is not None}
-    return [op.claim_id for op in operations(h) if op.result is True and op.claim_id not in told]
+    """Return the ids whose claim was never answered and whose release returned True."""
+    granted = {op.claim_id for op in operations(h) if op.verb == "claim" and op.result is not None}
+    return [op.claim_id for op in operations(h) if op.result is True and op.claim_id not in granted]
 
 
 def grants_of(h: History) -> list[Operation]:
@@ -490,16 +490,16 @@ def repeat_a_fence(h: History, rng: random.Random) -> None:
 
 
 def grant_what_was_busy(h: History, rng: random.Random) -> None:
-    """With a lease, and a fence that fits: only the room for it is missing."""
+    """Turn a refusal into a grant with a lease and a fence that fits, but without room."""
     busy = [op for op in operations(h) if op.answered < NEVER and op.result is None]
     op = rng.choice(busy)
     before = [other.result or 0 for other in grants_of(h) if other.answered <= op.answered]
-    op.result = max(before, default=0) + 1  # The store leaves every second number out.
+    op.result = max(before, default=0) + 1  # The store skips every second number.
     h.may_expire(op.claim_id, op.answered + 8)
 
 
 def keep_what_was_released(h: History, rng: random.Random) -> None:
-    """As if the release had come at the very end: whoever got in since came too early."""
+    """Move a release to the very end: the grants since then came too early."""
     ops = operations(h)
     op = rng.choice([op for op in ops[: len(ops) // 2] if op.result is True])
     op.invoked, op.answered = ops[-1].invoked + 50, ops[-1].invoked + 51
@@ -509,7 +509,7 @@ def keep_what_was_released(h: History, rng: random.Random) -> None:
     "falsify", [swap_fences, repeat_a_fence, grant_what_was_busy, keep_what_was_released]
 )
 def test_a_falsified_history_is_mostly_refused(falsify: Any) -> None:
-    """Not always: some falsifications could have happened (two concurrent grants, swapped)."""
+    """Not always: some falsified histories are possible (two concurrent grants, swapped)."""
     caught = 0
     for seed in range(100):
         rng = random.Random(seed)
@@ -519,11 +519,11 @@ def test_a_falsified_history_is_mostly_refused(falsify: Any) -> None:
     assert caught >= 75, caught
 
 
-# -- an exhaustive judge --------------------------------------------------------------------------
+# -- an exhaustive checker ------------------------------------------------------------------------
 
 
 class Exhaustive:
-    """Tries every order of every step at every instant. Slow, obvious, and of another mind."""
+    """A checker that tries every order of every step at every instant: slow and obvious."""
 
     def __init__(self, h: History) -> None:
         self.slots = h.slots
@@ -581,7 +581,8 @@ class Exhaustive:
         )
 
     def _grantable(self, now: float, live: Any, granted: Any, last: int) -> Any:
-        """A claim stands from its first call to its last answer, under the fence it was told."""
+        """Yield the claims that may be granted now: each exists from its first call to its last
+        answer, under the fence of its answers."""
         room = self.slots - sum(hold[2] for hold in live)
         for claim_id in {op.claim_id for op in self.ops} - granted:
             claims = [op for op in self.ops if op.claim_id == claim_id and op.verb == "claim"]
@@ -597,7 +598,7 @@ class Exhaustive:
                 yield (claim_id, None, claims[0].take)
 
     def _kept_after_none(self, live: Any, now: float) -> bool:
-        """Whether a claim whose last word was None still holds something."""
+        """Return True if a claim whose last answer was None still holds something."""
         return any(
             fence is None
             and max(o.answered for o in self.ops if o.claim_id == c and o.verb == "claim") <= now
@@ -606,7 +607,8 @@ class Exhaustive:
 
 
 def tiny_history(rng: random.Random) -> History:
-    """At most four ids and eight calls, among a few instants so that ties are common."""
+    """Return a history of at most four ids and eight calls, at few instants so that ties are
+    common."""
     h = History(slots=rng.choice((1, 1, 2, 3)))
     fences = rng.sample(range(1, 6), 4) if rng.random() < 0.9 else [1, 1, 2, 2]
     left = rng.randint(2, 8)
@@ -641,12 +643,12 @@ def agree(h: History) -> bool:
 
 @settings(max_examples=400, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
-def test_the_greedy_judge_agrees_with_the_exhaustive_one(rng: random.Random) -> None:
+def test_the_greedy_checker_agrees_with_the_exhaustive_one(rng: random.Random) -> None:
     agree(tiny_history(rng))
 
 
-def test_they_agree_in_both_directions_and_on_secret_grants() -> None:
-    """The same with fixed seeds, to be sure that all kinds of history were among them."""
+def test_the_checkers_agree_in_both_directions_and_on_secret_grants() -> None:
+    """Use fixed seeds, so that all kinds of history are certain to occur."""
     verdicts = [0, 0]
     secret = [0, 0]
     for seed in range(4000):

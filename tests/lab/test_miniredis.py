@@ -1,4 +1,4 @@
-"""The small store answers as the real Redis does: random commands and scripts, globs, edges."""
+"""MiniRedis answers as a real Redis does: random commands and scripts, globs, edge cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from both_redises import KEYS, Both
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_commands import CASED, FURNISHED, SHAPES, Command, lua
+from random_commands import CASED, INITIAL, SHAPES, Command, lua
 
 from lab.miniredis import MiniError
 
@@ -19,7 +19,7 @@ def test_random_commands_get_the_same_replies_as_from_redis(redis_port: int) -> 
     def run(commands: list[Command]) -> None:
         pair = Both(redis_port)
         try:
-            pair.agree(*FURNISHED, *commands)
+            pair.agree(*INITIAL, *commands)
             pair.agree_on_all()
         finally:
             pair.real.close()
@@ -28,7 +28,7 @@ def test_random_commands_get_the_same_replies_as_from_redis(redis_port: int) -> 
 
 
 def test_random_scripts_get_the_same_replies_as_from_redis(redis_port: int) -> None:
-    # SCAN has no order, and what flushes forgets the script's own work.
+    # SCAN has no order, and FLUSHALL removes the keys of the script itself.
     calm = CASED.filter(lambda c: str(c[0]).upper() not in ("SCAN", "FLUSHALL"))
     lines = st.lists(st.tuples(st.sampled_from(SHAPES), calm), min_size=1, max_size=5)
 
@@ -37,7 +37,7 @@ def test_random_scripts_get_the_same_replies_as_from_redis(redis_port: int) -> N
     def run(scripts: list[list[tuple[str, Command]]], result: str) -> None:
         pair = Both(redis_port)
         try:
-            pair.agree(*FURNISHED)
+            pair.agree(*INITIAL)
             for script in scripts:
                 body = [
                     "do " + shape.format(", ".join(map(lua, command))) + " end"
@@ -120,7 +120,7 @@ SET k v / FLUSHALL x / EXISTS k / FLUSHALL SYNC / EXISTS k / FLUSHALL ASYNC x / 
 
 
 @pytest.mark.parametrize("line", EDGES.strip().replace("\n  / ", " / ").split("\n"))
-def test_the_edges_of_commands_are_where_redis_has_them(both: Both, line: str) -> None:
+def test_edge_cases_of_commands_get_the_same_replies_as_from_redis(both: Both, line: str) -> None:
     both.agree(*[tuple(command.split()) for command in line.split(" / ")])
 
 
@@ -141,7 +141,7 @@ def test_globs_match_the_same_keys_as_in_redis(redis_port: int) -> None:
     run()
 
 
-def test_many_members_keep_their_order(both: Both) -> None:
+def test_a_large_sorted_set_keeps_its_order(both: Both) -> None:
     dice = random.Random(7)
     for _ in range(600):
         number = dice.choice([str(dice.randrange(30)), f"{dice.random():.3f}", "inf", "-inf"])
@@ -158,7 +158,7 @@ def test_many_members_keep_their_order(both: Both) -> None:
     )
 
 
-def test_scripts_are_known_by_their_sha_until_they_are_flushed(both: Both) -> None:
+def test_a_script_is_known_by_its_sha_until_scripts_are_flushed(both: Both) -> None:
     source = "return {KEYS[1], ARGV[1], #KEYS, #ARGV}"
     [sha] = both.agree(("SCRIPT", "LOAD", source))
     both.agree(
@@ -192,14 +192,14 @@ def test_scripts_are_known_by_their_sha_until_they_are_flushed(both: Both) -> No
         both.mini.evalsha(sha.decode(), [], [])
 
 
-def test_many_keys_and_arguments_arrive(both: Both) -> None:
+def test_any_number_of_keys_and_arguments_reaches_a_script(both: Both) -> None:
     for count in (0, 1, 4, 5, 499, 500, 501, 2000):
         names = [f"k{n}" for n in range(count)]
         source = "return {#KEYS, #ARGV, KEYS[#KEYS], ARGV[#ARGV], KEYS, ARGV}"
         both.agree(("EVAL", source, count, *names, *names), ("EVAL", source, 0, *names))
 
 
-def test_long_replies_arrive_in_a_script(both: Both) -> None:
+def test_long_replies_reach_a_script(both: Both) -> None:
     pairs = [str(n % 7) for n in range(1400)]
     both.agree(
         ("ZADD", "k1", *[w for n in range(700) for w in (n, f"m{n}")]),

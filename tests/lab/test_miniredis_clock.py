@@ -1,4 +1,4 @@
-"""The small store on its own clock, and what is its own: sharing Lua, refusing what it lacks."""
+"""MiniRedis on a clock of its own, and its own features: shared Lua, refused commands."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ return {ends_now, ended, a, b, c, d, e, f}
 """
 
 
-def test_the_edges_of_expiry_are_where_redis_has_them(both: Both) -> None:
+def test_keys_expire_at_the_same_millisecond_as_in_redis(both: Both) -> None:
     ours = both.mini.eval(AT_THE_EDGE, ["k"], [])
-    # The millisecond may end while the real script runs: the most frequent answer counts.
+    # The millisecond may end while the real script runs: the most frequent reply counts.
     theirs = [tuple(both.real.call("EVAL", AT_THE_EDGE, 1, "k")) for _ in range(99)]
     assert tuple(ours) == max(set(theirs), key=theirs.count) == (1, 0, 1, 0, 1, 1, 1, 0)
 
@@ -57,9 +57,7 @@ def test_a_key_lives_through_its_last_millisecond(mini: MiniRedis, clock: list[i
 
 
 @pytest.mark.parametrize("look", ["EXISTS k", "TYPE k", "HLEN k", "DBSIZE", "SCAN 0", "HGET k f"])
-def test_every_look_sees_that_a_key_has_expired(
-    mini: MiniRedis, clock: list[int], look: str
-) -> None:
+def test_no_command_finds_an_expired_key(mini: MiniRedis, clock: list[int], look: str) -> None:
     empty = mini.call(*look.split())
     mini.call("HSET", "k", "f", "v")
     mini.call("PEXPIRE", "k", 5)
@@ -90,17 +88,17 @@ def test_time_stands_still_in_a_script(clock: list[int]) -> None:
     assert mini.call("EXISTS", "k") == 0
 
 
-def test_published_hears_the_channel_and_the_bytes(clock: list[int]) -> None:
-    heard: list[tuple[str, bytes]] = []
+def test_a_published_message_is_passed_on_with_its_channel_and_bytes(clock: list[int]) -> None:
+    messages: list[tuple[str, bytes]] = []
 
     def published(channel: str, message: bytes) -> int:
-        heard.append((channel, message))
-        return len(heard)
+        messages.append((channel, message))
+        return len(messages)
 
     mini = MiniRedis(lambda: clock[0], published)
-    assert mini.call("PUBLISH", "glocke:ä", b"\x00\xff") == 1
+    assert mini.call("PUBLISH", "wakeup:ä", b"\x00\xff") == 1
     assert mini.eval("return redis.call('PUBLISH', 'c', ARGV[1])", [], [b"\xfe"]) == 2
-    assert heard == [("glocke:ä", b"\x00\xff"), ("c", b"\xfe")]
+    assert messages == [("wakeup:ä", b"\x00\xff"), ("c", b"\xfe")]
 
 
 def test_stores_share_lua_and_nothing_else(clock: list[int]) -> None:
@@ -126,15 +124,15 @@ def test_stores_share_lua_and_nothing_else(clock: list[int]) -> None:
         "return redis.pcall('ZADD', 'k', '0x10', 'm')",
     ],
 )
-def test_what_the_store_does_not_know_cannot_be_caught_by_a_script(
+def test_an_unknown_command_is_an_error_that_no_script_can_catch(
     mini: MiniRedis, source: str
 ) -> None:
     with pytest.raises(NotImplementedError, match="miniredis"):
         mini.eval(source, [], [])
     assert mini.eval("return 1", [], []) == 1  # and the next script runs
-    for words in (["GEOADD", "k"], ["SCRIPT", "KILL"], ["ZRANGE", "k", "[a", "[b", "BYLEX"]):
+    for command in (["GEOADD", "k"], ["SCRIPT", "KILL"], ["ZRANGE", "k", "[a", "[b", "BYLEX"]):
         with pytest.raises(NotImplementedError, match="miniredis"):
-            mini.call(*words)
+            mini.call(*command)
 
 
 def test_a_script_cannot_begin_inside_a_script(clock: list[int]) -> None:
@@ -145,12 +143,14 @@ def test_a_script_cannot_begin_inside_a_script(clock: list[int]) -> None:
     assert mini.call("PUBLISH", "c", "m") == 5
 
 
-def test_without_lupa_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lupa_the_error_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "lupa.lua51", None)
     with pytest.raises(ImportError, match="pip install lupa"):
         Engine({}, frozenset())
 
 
-def test_a_float_is_no_word_of_a_command(mini: MiniRedis) -> None:
+def test_a_float_is_refused_as_an_argument_of_a_command(mini: MiniRedis) -> None:
     with pytest.raises(TypeError, match=r"1\.5"):
         mini.call("SET", "k", 1.5)

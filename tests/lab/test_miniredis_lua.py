@@ -1,4 +1,4 @@
-"""What crosses between Lua and the small store is converted as in the real Redis: edge by edge."""
+"""Conversions between Lua and MiniRedis are those of a real Redis: edge cases, one by one."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_commands_in_scripts_are_answered_as_in_redis(both: Both) -> None:
 
 
 @pytest.mark.parametrize("source", lines(FORBIDDEN))
-def test_what_redis_refuses_is_refused(both: Both, source: str) -> None:
+def test_a_script_that_redis_refuses_is_refused(both: Both, source: str) -> None:
     [theirs] = both.agree(("EVAL", source, 0))
     assert isinstance(theirs, MiniError) or source == "return string.more"
     both.agree(("EVAL", "return {redis.call('PING'), math.pi, string.more == nil}", 0))
@@ -292,13 +292,13 @@ def test_a_number_is_spelled_as_redis_spells_it(both: Both, number: str) -> None
     )
 
 
-def test_an_error_without_text_is_an_error_here_and_the_end_of_redis_7_0(mini: MiniRedis) -> None:
-    # `error({})` kills Redis 7.0.15: it is not run there.
+def test_an_error_without_text_is_an_error(mini: MiniRedis) -> None:
+    # `error({})` crashes Redis 7.0.15, so it runs on MiniRedis only.
     with pytest.raises(MiniError, match=r"^ERR "):
         mini.eval("error({})", [], [])
 
 
-def test_what_redis_has_and_we_do_not_is_an_error(mini: MiniRedis) -> None:
+def test_a_lua_library_that_miniredis_lacks_is_an_error(mini: MiniRedis) -> None:
     for name in ("cjson", "cmsgpack", "struct", "bit", "loadstring", "xpcall", "coroutine"):
         with pytest.raises(MiniError, match=f"nonexistent global variable '{name}'"):
             mini.eval(f"return {name}", [], [])

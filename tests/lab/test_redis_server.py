@@ -1,4 +1,4 @@
-"""The Redis that tests start: it is ours, it obeys, and nothing of it stays behind."""
+"""The Redis servers that tests start: start, stop, pause, restart, and clean-up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is dead, also if nobody buries it."""
+    """Return True if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -26,11 +26,11 @@ def is_alive(pid: int) -> bool:
 def wait_until_gone(pid: int, folder: Path) -> None:
     until = time.monotonic() + PATIENCE
     while is_alive(pid) or folder.exists():
-        assert time.monotonic() < until, f"{pid} or {folder} is still there"
+        assert time.monotonic() < until, f"process {pid} or folder {folder} still exists"
         time.sleep(0.01)
 
 
-def test_it_answers_on_its_port_and_on_its_socket(redis_server):
+def test_a_server_answers_on_its_port_and_on_its_socket(redis_server):
     import redis
 
     assert redis_server.client().set("redis-server:port", "1")
@@ -45,7 +45,7 @@ def test_it_answers_on_its_port_and_on_its_socket(redis_server):
     assert redis_server.call("DEBUG", "SLEEP", "0")
 
 
-def test_a_stopped_one_leaves_neither_process_nor_folder_and_starts_again(new_redis):
+def test_a_stopped_server_leaves_neither_process_nor_folder_and_starts_again(new_redis):
     server = new_redis()
     pid, folder, port = server.pid, server.folder, server.port
     server.call("SET", "a", "1")
@@ -67,12 +67,12 @@ def test_a_taken_port_is_not_used(new_redis, monkeypatch):
         assert next(ports, None) is None
 
 
-def test_an_argument_that_it_refuses_is_named(new_redis):
+def test_an_invalid_argument_is_named_in_the_error(new_redis):
     with pytest.raises(RuntimeError, match="no-such-option"):
         new_redis("--no-such-option", "1")
 
 
-def test_a_restart_keeps_the_port_and_the_data_or_not(new_redis):
+def test_a_restart_keeps_the_port_and_optionally_the_data(new_redis):
     server = new_redis()
     port, pid = server.port, server.pid
     server.call("SET", "a", "1")
@@ -83,7 +83,7 @@ def test_a_restart_keeps_the_port_and_the_data_or_not(new_redis):
     assert server.port == port and server.client().get("a") is None
 
 
-def test_one_that_is_killed_forgets_also_after_a_restart_that_kept(new_redis):
+def test_a_killed_server_loses_its_data_also_after_a_restart_that_kept_it(new_redis):
     server = new_redis()
     server.call("SET", "a", "1")
     server.restart(keep_data=True)
@@ -92,7 +92,7 @@ def test_one_that_is_killed_forgets_also_after_a_restart_that_kept(new_redis):
     assert server.client().get("a") is None
 
 
-def test_one_that_writes_a_log_remembers_through_a_kill(new_redis):
+def test_a_server_with_an_append_only_file_keeps_its_data_when_killed(new_redis):
     server = new_redis("--appendonly", "yes", "--appendfsync", "always")
     server.call("SET", "a", "1")
     server.kill()
@@ -104,7 +104,7 @@ def test_one_that_writes_a_log_remembers_through_a_kill(new_redis):
     assert server.client().get("a") is None
 
 
-def test_a_paused_one_does_not_answer_until_it_is_resumed(new_redis):
+def test_a_paused_server_does_not_answer_until_it_is_resumed(new_redis):
     import redis
 
     server = new_redis()
@@ -120,7 +120,7 @@ def test_a_paused_one_does_not_answer_until_it_is_resumed(new_redis):
     assert not is_alive(pid)
 
 
-def test_tls_is_checked_against_its_own_authority(new_redis):
+def test_clients_verify_the_certificate_of_a_tls_server(new_redis):
     import redis
 
     server = new_redis(tls=True)
@@ -133,7 +133,7 @@ def test_tls_is_checked_against_its_own_authority(new_redis):
 
 
 @pytest.mark.parametrize("users", [[], ["app on >apple ~lf:* -@all +get +ping"]])
-def test_a_password_and_users_are_asked_for(new_redis, users):
+def test_a_password_and_users_are_required(new_redis, users):
     import redis
 
     server = new_redis(password="pear", users=users)
@@ -158,7 +158,7 @@ print(server.pid, server.folder, flush=True)
 @pytest.mark.parametrize(
     "ends", ["raise SystemExit", "1 / 0", "os._exit(1)", "os.kill(os.getpid(), 9)"]
 )
-def test_it_ends_with_the_interpreter_however_that_ends(redis_server, ends):
+def test_a_server_ends_with_the_interpreter_however_that_ends(redis_server, ends):
     done = subprocess.run(
         [sys.executable, "-c", START + ends],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
@@ -170,7 +170,7 @@ def test_it_ends_with_the_interpreter_however_that_ends(redis_server, ends):
     wait_until_gone(int(pid), Path(folder))
 
 
-def test_a_forked_child_that_exits_does_not_stop_it(redis_server):
+def test_a_forked_child_that_exits_does_not_stop_the_server(redis_server):
     code = START + "if not os.fork(): sys.exit()\nos.wait()\nassert server.call('PING')"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -193,7 +193,7 @@ def test_in_ci(monkeypatch):
 """
 
 
-def test_without_a_program_its_tests_are_skipped_loudly_and_fail_in_ci(tmp_path):
+def test_tests_without_their_server_are_skipped_with_a_summary_and_fail_in_ci(tmp_path):
     (tmp_path / "test_missing.py").write_text(MISSING)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "conftest", str(tmp_path)],

@@ -11,7 +11,7 @@ them may acquire twice in a row, so costs per acquire then include cycles withou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from statistics import median
@@ -41,25 +41,14 @@ class Outcome:
 def outcome(
     workers: Sequence[WorkerResult], begin: float, end: float, server_cpu: float | None
 ) -> Outcome:
-    """Compute the figures from ``begin`` to ``end``.
-
-    Fences grow with every grant. A hold that began before the hold with the next lower fence had
-    ended is an overlap.
-    """
+    """Compute the figures from ``begin`` to ``end``."""
     contenders = [visits for worker in workers for visits in worker.visits]
-    merged = sorted(
-        (fence, acquired, released, contender)
-        for contender, visits in enumerate(contenders)
-        for fence, acquired, released in zip(
-            visits.fences, visits.acquired, visits.released, strict=False
-        )
+    merged = hand_overs(
+        [zip(one.fences, one.acquired, one.released, strict=False) for one in contenders],
+        begin,
+        end,
     )
-    gaps, overlaps = [], 0
-    for (_, _, released, before), (_, acquired, _, after) in pairwise(merged):
-        overlaps += acquired < released
-        if begin <= acquired < end and (before != after or len(contenders) == 1):
-            gaps.append((acquired - released) * 1e6)
-    shares = [sum(begin <= moment < end for moment in visits.acquired) for visits in contenders]
+    gaps, shares = merged.gaps, merged.shares
     acquires = sum(shares) or math.nan
     return Outcome(
         handovers=len(gaps) / (end - begin),
@@ -69,9 +58,41 @@ def outcome(
         requests=sum(worker.requests for worker in workers) / acquires,
         cpu=sum(worker.cpu for worker in workers) * 1e6 / acquires,
         server_cpu=math.nan if server_cpu is None else server_cpu * 1e6 / acquires,
-        overlaps=overlaps,
+        overlaps=merged.overlaps,
         timeouts=sum(visits.timeouts for visits in contenders),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HandOvers:
+    """The merged visits of all contenders."""
+
+    gaps: list[float]  # µs from a release to the next contender's acquire
+    shares: list[int]  # acquires of each contender
+    overlaps: int
+
+
+def hand_overs(
+    contenders: Sequence[Iterable[tuple[int, float, float]]], begin: float, end: float
+) -> HandOvers:
+    """Merge visits (fence, acquired, released) and compute the hand-overs from ``begin`` to
+    ``end``.
+
+    Visits are ordered by fence, or by time where a lock has no fences (0). A visit that began
+    before the one before it had ended is an overlap.
+    """
+    merged = sorted(
+        (*visit, contender) for contender, visits in enumerate(contenders) for visit in visits
+    )
+    gaps, overlaps = [], 0
+    shares = [0] * len(contenders)
+    for _, acquired, _, contender in merged:
+        shares[contender] += begin <= acquired < end
+    for (_, _, released, before), (_, acquired, _, after) in pairwise(merged):
+        overlaps += acquired < released
+        if begin <= acquired < end and (before != after or len(contenders) == 1):
+            gaps.append((acquired - released) * 1e6)
+    return HandOvers(gaps, shares, overlaps)
 
 
 def medians(rounds: Sequence[Outcome]) -> Outcome:
@@ -82,7 +103,7 @@ def medians(rounds: Sequence[Outcome]) -> Outcome:
 
     def of(field: str) -> float:
         values: list[float] = [getattr(outcome, field) for outcome in rounds]
-        if field in ("overlaps", "given_up"):
+        if field in ("overlaps", "timeouts"):
             return sum(values)
         known = [value for value in values if not math.isnan(value)]
         return round(median(known), 4) if known else math.nan

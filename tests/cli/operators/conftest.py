@@ -9,8 +9,8 @@ import pytest
 from operator_commands import Command, Need, Result
 
 import lockfast
+from every_store import LACKS, STORES
 from lockfast.cli.main import main
-from stores.test_conformance import LACKS, STORES
 
 
 @pytest.fixture

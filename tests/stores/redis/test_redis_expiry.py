@@ -41,7 +41,7 @@ class Names(RuleBasedStateMachine):
         transport = DirectTransport("left")
         transport.server = self.server
         self.backend = RedisBackend(transport, "Redis")
-        self.claims_made = 0
+        self.number = 0
         self.claims: dict[str, Claim] = {}  # of holders and waiters
         self.valid: dict[str, tuple[int, int]] = {}  # fence and end
         self.fences = dict.fromkeys(SIZES, 0)
@@ -69,8 +69,8 @@ class Names(RuleBasedStateMachine):
 
     @rule(name=names, lease=st.sampled_from([2.0, 30.0, 30.1, 90.0, 129.0, 131.0, 300.0]))
     def claim(self, name: str, lease: float) -> None:
-        self.claims_made += 1
-        claim = Claim(name, f"{name}#{self.made}", "host 1 t", lease, SIZES[name], 1, True, True)
+        self.number += 1
+        claim = Claim(name, f"{name}#{self.number}", "host 1 t", lease, SIZES[name], 1, True, True)
         self.claims[claim.id] = claim
         run(self.backend.watch(claim, lambda grant: grant and self.granted(claim, grant), 0.0))
         answer = run(self.backend.claim(claim, BUDGET))

@@ -129,7 +129,7 @@ def test_a_holder_and_a_waiter_survive_a_failover(
     until(lambda: other.client.statistics().waiting == 1)
     old = servers.master
     servers.servers[old].kill()
-    new = servers.wait_for_another_than(old)
+    new = servers.wait_for_new_master(old)
     until(lambda: is_renewed(mine, hold))
     assert hold.is_held and holds(servers.servers[new], name) and not waits.done()
     server = servers.servers[new]

@@ -76,7 +76,7 @@ def test_kazoo_732_a_waiter_that_times_out_while_suspended_leaves_no_orphan(
         network.refuse()  # no other connection replaces the lost one
         with pytest.raises((AcquireTimeout, BackendError)):
             mine.do(lambda client: client.lock(name).acquire(timeout=0.2))
-        assert network.dropped == 1
+        assert network.lost_replies == 1
     else:
         waits = mine.later(lambda client: client.lock(name).acquire(timeout=1.0))
         until(lambda: len(nodes(zookeeper_server, name)) == 2)
