@@ -61,9 +61,8 @@ class Claim(NamedTuple):
 
     ``slots`` is the size of the name (1 for a lock, n for a semaphore, ALL_SLOTS for a read-write
     lock; see above), ``take`` is how many of them this claim wants. A claim with ``wait`` False is
-    never queued.
-    This is a tuple, not a dataclass like the other values: every acquire makes one, in a third of
-    the time.
+    never queued. This is a tuple, not a dataclass like the other values: every acquire makes one,
+    in a third of the time.
     """
 
     name: str

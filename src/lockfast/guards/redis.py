@@ -50,11 +50,10 @@ class RedisGuard:
     ) -> Any:
         """Run a write command and return Redis's reply unchanged (``b"OK"``, a number, None).
 
-        The key must be the command's first argument and its only key, as in
-        ``guard.write(hold, "HSET", "user:7", "name", "Ann")``. With an asyncio client, await the
-        result. Raises `StaleFence` if a higher fence has written the key. Errors of the client pass
-        through: after a lost connection the outcome is unknown, and writing again with the same
-        fence is allowed.
+        The key must be the command's first argument and its only key, as in ``guard.write(hold,
+        "HSET", "user:7", "name", "Ann")``. With an asyncio client, await the result. Raises
+        `StaleFence` if a higher fence has written the key. Errors of the client pass through: after
+        a lost connection the outcome is unknown, and writing again with the same fence is allowed.
 
         Keys that are written under one lock should share a ``mark``, the name of a key in the same
         slot. With separate marks, a key that the new holder has not written yet would still accept

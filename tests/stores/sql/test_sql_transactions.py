@@ -478,7 +478,7 @@ def test_in_asyncio_a_lock_excludes_waits_and_times_out(database):
                 with pytest.raises(AcquireTimeout):
                     await client.transaction_lock("a", connection=second, timeout=timeout)
             lock = client.transaction_lock("a", connection=second, timeout=PATIENCE)
-            task = asyncio.ensure_future(lock._taken())
+            task = asyncio.ensure_future(lock._take())
             await asyncio.to_thread(until, lambda: waiting(database))
             await first.commit()
             assert (await task).fence > hold.fence
