@@ -43,11 +43,8 @@ def check_function(function: Any, call: str) -> None:
 
 
 def is_async(function: Any) -> bool:
-    """Return True if calls of ``function`` must be awaited.
-
-    An object with an async ``__call__`` counts too: otherwise its body would run after the lock
-    was released.
-    """
+    """Return True if calls of ``function`` must be awaited, an object with an async ``__call__``
+    included: otherwise its body would run after the lock was released."""
     return any(map(inspect.iscoroutinefunction, _called(function)))
 
 
@@ -56,26 +53,16 @@ def _called(function: Any) -> tuple[Any, Any]:
 
 
 def template_of(key: Key, function: Any, prefix: str | None) -> str:
-    """Return the label that all names of a decorated function share.
-
-    That is the key expression, or the decorated function's name if the key is a callable.
-    """
+    """Return the label of all names: the key expression, or for a callable the function's name."""
     text = key if isinstance(key, str) else getattr(function, "__qualname__", "a callable")
     return f"{prefix}:{text}" if prefix else text
 
 
 def locked_by(
-    client: Callable[[], Locking],
-    key: Key,
-    *,
-    prefix: str | None,
-    on_busy: OnBusy,
-    kind: Kind,
-    semaphore: int | None,
-    terms: Mapping[str, Any],
-) -> Callable[[F], F]:
-    """Return the decorator. ``client`` is called at the first call of the decorated function, so
-    that a default client does not connect at import."""
+    client: Callable[[], Locking], key: Key, *, prefix: str | None, on_busy: OnBusy, kind: Kind,
+    semaphore: int | None, terms: Mapping[str, Any],
+) -> Callable[[F], F]:  # fmt: skip
+    """Return the decorator. It calls ``client`` at the first call, to not connect at import."""
     check_terms("locked()", terms, KEYWORDS)
     if kind not in ("lock", "read", "write"):
         raise ConfigurationError(f"kind={kind!r} must be 'lock', 'read' or 'write'")

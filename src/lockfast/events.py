@@ -20,9 +20,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class NameEvent(Event):
-    """Base of events about one name. ``template`` is the expression that the name was made of, if
-    any (``@client.locked("ACCOUNT:{user.id}")``), or else empty. Templates are few, while the
-    number of names may be unbounded."""
+    """Base of events about one name. ``template``: the expression that the name was made of
+    (``@client.locked("ACCOUNT:{user.id}")``), or empty. Templates are few, names are unbounded."""
 
     name: str
     template: str
@@ -73,8 +72,7 @@ class Failed(NameEvent):
 
 @dataclass(frozen=True, slots=True)
 class Released(NameEvent):
-    """A hold was released after ``lasted`` seconds. (If the store did not answer, the lease ends it
-    there.)"""
+    """A hold was released after ``lasted`` seconds (by its lease, if the store did not answer)."""
 
     fence: int
     lasted: float

@@ -47,8 +47,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    """Call all registered objects, quiesced or not: a server in C that forks (uWSGI, say) runs the
-    child's handlers only."""
+    """Call all objects, quiesced or not: a C server that forks (uWSGI) runs only these handlers."""
     global _fork_mutex
     _quiesced.clear()
     _fork_mutex = threading.Lock()
@@ -83,7 +82,5 @@ class ForkSafeMutex:
 # Platforms without fork have no handlers to register.
 with contextlib.suppress(AttributeError):
     os.register_at_fork(
-        before=_before,
-        after_in_parent=_after_in_parent,
-        after_in_child=_after_in_child,
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
     )

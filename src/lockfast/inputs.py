@@ -23,29 +23,15 @@ MAX_SECONDS = 366 * 86400.0
 
 # Keywords of other lock libraries, and the keyword that means the same here.
 FOREIGN = {
-    "expire": "lease",
-    "expires": "lease",
-    "ttl": "lease",
-    "px": "lease",
-    "ex": "lease",
-    "lease_time": "lease",
-    "leaseTime": "lease",
-    "auto_release_time": "lease",
-    "lock_timeout": "lease",
-    "blocking_timeout": "timeout",
-    "wait_time": "timeout",
-    "waitTime": "timeout",
-    "wait": "timeout",
-    "max_wait": "timeout",
-    "acquire_timeout": "timeout",
-    "auto_renewal": "renew",
-    "auto_renew": "renew",
-    "auto_extend": "renew",
-    "watchdog": "renew",
-    "token": "owner",
-    "id": "owner",
-    "key_prefix": "namespace",
-    "prefix": "namespace",
+    foreign: ours
+    for ours, keywords in {
+        "lease": "expire expires ttl px ex lease_time leaseTime auto_release_time lock_timeout",
+        "timeout": "blocking_timeout wait_time waitTime wait max_wait acquire_timeout",
+        "renew": "auto_renewal auto_renew auto_extend watchdog",
+        "owner": "token id",
+        "namespace": "key_prefix prefix",
+    }.items()
+    for foreign in keywords.split()
 }
 
 

@@ -149,21 +149,16 @@ def _parse(template: str, call: _Call) -> list[str | _Field]:
 
 def _parse_field(template: str, start: int, end: int, call: _Call) -> _Field:
     if not (name := _NAME.match(template, start, end)):
-        raise _refusal(
-            template, start, end, "expected a parameter name without a leading underscore"
-        )
+        why = "expected a parameter name without a leading underscore"
+        raise _refusal(template, start, end, why)
     if not (parameter := call.parameters.get(name[0])):
         close = [f" (did you mean {n!r}?)" for n in get_close_matches(name[0], call.parameters, 1)]
         why = f"{call.label} has no such parameter{''.join(close)}; it takes {call.shown}"
         raise _refusal(template, start, name.end(), why)
     at = name.end()
     if parameter.kind in _STARRED and template[at] != "[":
-        raise _refusal(
-            template,
-            start,
-            end,
-            "this parameter collects several values: pick one with [0] or ['key']",
-        )
+        why = "this parameter collects several values: pick one with [0] or ['key']"
+        raise _refusal(template, start, end, why)
     steps: list[tuple[str, str, _Get]] = []
     while at < end:
         if not (step := _STEP.match(template, at, end)):

@@ -28,8 +28,7 @@ SIMPLE = "simple"
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """A claim's owner, for people: host, process, thread or task, and a label chosen by the
-    user."""
+    """A claim's owner, for people: host, process, thread or task, and the user's label."""
 
     host: str
     pid: int
@@ -42,9 +41,8 @@ class Who:
 
     def encoded(self) -> str:
         """One line that an operator can read in the store, and that ``decoded`` parses."""
-        return " ".join(
-            (quote(self.host), str(self.pid), quote(self.thread), quote(self.label))
-        ).rstrip()
+        parts = quote(self.host), str(self.pid), quote(self.thread), quote(self.label)
+        return " ".join(parts).rstrip()
 
     @classmethod
     def decoded(cls, text: str) -> Who:
@@ -100,9 +98,8 @@ class Granted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The name is taken. ``retry_after`` is after how many seconds asking again makes sense;
-    ``fence`` is the last one that the store had issued by then: a wake-up with a lower fence is
-    older than this answer."""
+    """The name is taken. Ask again after ``retry_after`` seconds. ``fence`` is the last one that
+    the store had issued by then: a wake-up with a lower fence is older than this answer."""
 
     retry_after: float
     fence: int
@@ -143,8 +140,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The holders and waiters of a name, in order, at one moment of the store. ``crossed`` is set
-    in the answer to a withdrawal if the claim had just been granted."""
+    """The holders and waiters of a name, in order, at one moment of the store. ``crossed``: the
+    claim had just been granted (in the answer to its withdrawal)."""
 
     name: str
     slots: int
@@ -195,8 +192,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counters of one client so far. Histogram bucket i counts durations below 2**i
-    microseconds."""
+    """Counters of one client so far. Histogram bucket i counts durations below 2**i µs."""
 
     acquired: int
     reentered: int

@@ -14,20 +14,7 @@ from lockfast.aio.multi import MultiHold, MultiLock
 from lockfast.aio.permits import Permits, Semaphore
 
 __all__ = [
-    "Barrier",
-    "Client",
-    "Election",
-    "Hold",
-    "Latch",
-    "Leadership",
-    "Lock",
-    "MultiHold",
-    "MultiLock",
-    "Permits",
-    "ReadWriteLock",
-    "Semaphore",
-    "connect",
-    "default_client",
-    "lock",
+    "Barrier", "Client", "Election", "Hold", "Latch", "Leadership", "Lock", "MultiHold",
+    "MultiLock", "Permits", "ReadWriteLock", "Semaphore", "connect", "default_client", "lock",
     "locked",
-]
+]  # fmt: skip

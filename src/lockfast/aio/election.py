@@ -27,9 +27,8 @@ class Leadership(Lock):
     ) -> Hold:
         """Wait until this process leads, and return the hold; its fence is the term.
 
-        Raises `AcquireTimeout`, which names the leader, when ``timeout`` is over. If ``on_gained``
-        raises, the lead is released and the exception passes through. A cancelled call leaves
-        nothing behind.
+        Raises `AcquireTimeout`, which names the leader. If ``on_gained`` raises, the lead is
+        released and the exception passes through. A cancelled call leaves nothing behind.
         """
         return await self._gained(await super().acquire(timeout=timeout, **foreign))
 
@@ -59,13 +58,10 @@ class Election(BaseElection[Hold]):
     __doc__ = BaseElection.__doc__
 
     def lead(self, *, timeout: Seconds | None = None) -> Leadership:
-        """Stand for election: ``async with election.lead() as hold:`` waits until this process
-        leads, and resigns at the end of the block.
-
-        ``hold.fence`` is the term. A lost lead cancels the block, as for any lock, and raises
-        `HoldLost`.
-        """
-        wait_for = None if timeout is None else checked_timeout(timeout)
+        """Stand for election: ``async with election.lead() as hold:`` waits for the lead, then
+        resigns. ``hold.fence`` is the term. A lost lead cancels the block, as for any lock, and
+        raises `HoldLost`."""
+        wait_for = checked_timeout(timeout)
         leadership = Leadership(self._client, self._terms, wait_for, self._on_lost)
         leadership.on_gained = self._on_gained
         return leadership
@@ -73,8 +69,7 @@ class Election(BaseElection[Hold]):
     async def run(self, work: Callable[[Hold], Awaitable[T]]) -> T:
         """Call ``work(hold)`` whenever this process leads, until it returns; return its result.
 
-        A lost lead cancels ``work``; then this process stands for election again and calls it
-        again.
+        A lost lead cancels ``work``; then stands for election again and calls ``work`` again.
         """
         while True:
             hold: Hold | None = None
@@ -87,6 +82,5 @@ class Election(BaseElection[Hold]):
                 self._log_lost_lead(loss)
 
     async def leader(self) -> Leader | None:
-        """Return the current leader with its metadata and term, or None. One round trip; the answer
-        may be outdated when it arrives."""
+        """Return the leader with metadata and term, or None. One round trip; may be outdated."""
         return self._leader(await self._client.core.inspect(self._terms.name))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lockfast.api.hold import BaseHold, add_note
+from lockfast.api.hold import BaseHold, Error, ErrorType, Trace, add_note
 from lockfast.api.lock import lease_or_none
 from lockfast.core.ledger import DETACHED, HELD
 from lockfast.errors import BackendError, HoldLost, NotHeld
@@ -15,11 +14,8 @@ from lockfast.inputs import Seconds, checked_timeout
 
 
 class Body:
-    """Body of an ``async with`` block, cancelled if its hold is lost meanwhile.
-
-    If somebody else cancelled the task as well, that cancellation goes on, as the rules of
-    `asyncio.Task.uncancel` require.
-    """
+    """Body of an ``async with`` block, cancelled if its hold is lost meanwhile. A cancellation by
+    somebody else goes on, as the rules of `asyncio.Task.uncancel` require."""
 
     if not TYPE_CHECKING:
         __slots__ = ()  # the subclasses have slots for these attributes
@@ -38,8 +34,7 @@ class Body:
         self._cancelled = False
 
     def _stop(self) -> None:
-        """Cancel the body if the hold is lost. Called when the hold ends, on any thread, perhaps
-        twice."""
+        """Cancel the body if the hold is lost. Called as it ends, on any thread, perhaps twice."""
         task = self._task
         if task is not None and self._is_lost():
             try:
@@ -67,9 +62,9 @@ class Hold(BaseHold, Body):
     async def release(self) -> None:
         """Release the hold, from any task.
 
-        Raises `HoldLost` if the hold had already ended, `NotHeld` if it was already released, and
-        `BackendError` if the store did not answer: then the outcome is unknown, and the hold ends
-        with its lease at the latest. A cancelled release is still sent to the store.
+        Raises `HoldLost` if it had already ended, `NotHeld` if already released, `BackendError` if
+        the store did not answer: the outcome is unknown, but it ends with its lease at the latest.
+        A cancelled release is still sent to the store.
         """
         rest = self._client.core.release_soon(self._held, self._take)
         if rest is not None:
@@ -115,15 +110,9 @@ class Hold(BaseHold, Body):
         else:
             self._task = None
 
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
-        """Release the hold, unless it was detached. An exception of the body takes precedence; an
-        error of the release is attached to it as a note. A body that was cancelled because the hold
-        was lost ends in `HoldLost`."""
+    def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> Coroutine[Any, Any, None]:
+        """Release the hold, unless detached. If the body raised, our error is added as a note. A
+        body that was cancelled because the hold was lost ends in `HoldLost`."""
         raised, held, task = error, self._held, self._task
         if task is not None:
             if held.owner is task:

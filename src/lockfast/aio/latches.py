@@ -22,7 +22,7 @@ class Latch(BaseLatchOrBarrier):
     async def count_down(self) -> bool:
         """Count down by one; the last count-down wakes all waiters. False if it was already open.
 
-        Counts exactly once, even if the store's reply is lost and the request is repeated. Raises
+        Counts exactly once, even if the request is repeated because the reply was lost. Raises
         `BackendError` if the store does not answer at all.
         """
         return await count_down(self._client.core, self._counting())
@@ -39,8 +39,7 @@ class Latch(BaseLatchOrBarrier):
 class Barrier(BaseLatchOrBarrier):
     """A barrier: ``parties`` parties wait for each other and continue together.
 
-    The barrier can be used again immediately. A party that dies while it waits leaves the barrier
-    within seconds.
+    It can be used again immediately. A waiting party that dies leaves it within seconds.
     """
 
     @property

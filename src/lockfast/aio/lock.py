@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asyncio import Task, current_task
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Never
 
 from lockfast.aio.hold import Hold
+from lockfast.api.hold import Error, ErrorType, Trace
 from lockfast.api.lock import DEFAULT, BaseLock, BaseReadWriteLock, Default
 from lockfast.core.ledger import Held
 from lockfast.inputs import Seconds, checked_timeout, refuse_foreign
@@ -21,10 +21,8 @@ class Lock(BaseLock[Hold]):
     ) -> Hold:
         """Acquire the lock and return the hold.
 
-        Waits for at most ``timeout`` seconds in total (0: try once; None: without limit); the
-        default is the timeout of the lock. Re-entry by the same owner needs no round trip. A
-        cancelled acquire leaves neither a hold nor a waiter behind.
-
+        Waits for at most ``timeout`` seconds in total (0: try once; None: without limit; default:
+        that of the lock). Re-entry needs no round trip. A cancelled acquire leaves nothing behind.
         Raises `AcquireTimeout`, which names the holder; `HoldLost` if this owner's outer hold is
         lost; `BackendError` if the store does not answer.
         """
@@ -49,17 +47,14 @@ class Lock(BaseLock[Hold]):
         return hold
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
-        """Acquire within ``timeout`` seconds (0: try once) and return the hold, or else None.
-
-        Raises `BackendError` if the store does not answer.
-        """
+        """Acquire as `acquire` does, but return None if ``timeout`` is over (0: try once)."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         held = await self._client.core.attempt(self._terms, checked_timeout(timeout))
         return self._new_hold(held) if isinstance(held, Held) else None
 
     async def release(self) -> None:
-        """Release the current owner's hold, one level of re-entry, as `threading.RLock` does.
+        """Release one level of the current owner's hold, as `threading.RLock` does.
 
         Raises as `Hold.release` does; `NotHeld` if the current owner does not hold the lock.
         """
@@ -74,12 +69,7 @@ class Lock(BaseLock[Hold]):
     def __aenter__(self) -> Coroutine[Any, Any, Hold]:
         return self._client.core.acquire_soon(self._terms, self._timeout, self._enter_block)
 
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Coroutine[Any, Any, None]:
+    def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> Coroutine[Any, Any, None]:
         owner = self._terms.owner
         if owner is None:
             owner = current_task() or self._owner()
@@ -96,7 +86,7 @@ class ReadWriteLock(BaseReadWriteLock):
     def write(self) -> Lock:
         """Return the write lock: its holder excludes all readers and other writers.
 
-        A writer may also read, and remains a reader if it releases the write hold first. A reader
-        that asks to write would wait for itself, and gets `WouldDeadlock`.
+        A writer may also read, and stays a reader if it releases the write hold first. A reader
+        that asks to write would wait for itself: `WouldDeadlock`.
         """
         return Lock(self._client, self._writing(), self._timeout, self._on_lost)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Never, Self
 
 from lockfast.aio.hold import Body
-from lockfast.api.hold import add_note
+from lockfast.api.hold import Error, ErrorType, Trace, add_note
 from lockfast.api.lock import DEFAULT, Default, lease_or_none
 from lockfast.api.multi import BaseMultiHold, BaseMultiLock
 from lockfast.core.loss import wait_lost
@@ -48,15 +47,9 @@ class MultiHold(BaseMultiHold, Body):
                 core.ledger.on_end(held, self._stop)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release all holds. An exception of the body takes precedence; an error of the release is
-        attached to it as a note. A body that was cancelled because a hold was lost ends in
-        `HoldLost`."""
+    async def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
+        """Release all holds. If the body raised, our error is added as a note. A body that was
+        cancelled because a hold was lost ends in `HoldLost`."""
         raised = error
         if self._task is not None:
             for core, held in self._pairs:
@@ -78,9 +71,9 @@ class MultiLock(BaseMultiLock[MultiHold]):
     ) -> MultiHold:
         """Acquire all names and return one hold for them.
 
-        Waits for at most ``timeout`` seconds in total; the default is the timeout of the lock.
-        Raises `AcquireTimeout`, which shows the first name that was not free and its holder. A
-        failed or cancelled acquire leaves nothing behind.
+        Waits for at most ``timeout`` seconds in total (default: that of the lock), then raises
+        `AcquireTimeout`, which shows the first name that was not free and its holder. A failed or
+        cancelled acquire leaves nothing behind.
         """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
@@ -102,10 +95,5 @@ class MultiLock(BaseMultiLock[MultiHold]):
         self._push(self._owner(), hold)
         return await hold.__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         await self._pop(self._owner()).__aexit__(kind, error, trace)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Never
 
 from lockfast.aio.hold import Hold
+from lockfast.api.hold import Error, ErrorType, Trace
 from lockfast.api.lock import DEFAULT, Default, lease_or_none
 from lockfast.api.permits import BasePermits, BaseSemaphore, checked_permits
 from lockfast.core.ledger import Held
@@ -21,9 +21,9 @@ class Semaphore(BaseSemaphore[Hold]):
     ) -> Hold:
         """Acquire ``permits`` permits at once and return one hold for them.
 
-        Waits for at most ``timeout`` seconds in total; default: the timeout of the semaphore.
-        Raises `AcquireTimeout`, which names a holder, and `BackendError` if the store does not
-        answer. A cancelled acquire leaves neither a hold nor a waiter behind.
+        Waits for at most ``timeout`` seconds (default: that of the semaphore), then raises
+        `AcquireTimeout`, which names a holder. `BackendError`: the store does not answer. A
+        cancelled acquire leaves nothing behind.
         """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
@@ -55,9 +55,8 @@ class Semaphore(BaseSemaphore[Hold]):
     async def resize(self, permits: int) -> None:
         """Change the number of permits, for this object and for all current holders and waiters.
 
-        Existing holds stay, even if there are now more than ``permits``. The store remembers the
-        number only while somebody holds a permit or waits: change it in every program. A program
-        that still uses the old number gets a `ConfigurationError` that shows both.
+        Existing holds stay, even if they are more. The store keeps the number only while somebody
+        holds or waits: change it in every program; the old number raises `ConfigurationError`.
         """
         size = checked_permits(permits)
         await resize(self._client.core, self._terms, size)
@@ -68,20 +67,15 @@ class Semaphore(BaseSemaphore[Hold]):
         self._push(self._owner(), hold)
         return await hold.__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         await self._pop(self._owner()).__aexit__(kind, error, trace)
 
 
 class Permits(BasePermits):
     """Expirable permits: each has an id and a lease, and belongs to whoever knows the id.
 
-    A permit ends with its lease unless `renew` is called; nothing renews it automatically, and the
-    end of the process that acquired it does not end it.
+    A permit ends with its lease unless `renew` is called: nothing renews it automatically, and the
+    end of its process does not end it.
     """
 
     async def acquire(
@@ -93,7 +87,7 @@ class Permits(BasePermits):
     ) -> str:
         """Acquire a permit and return its id, which is a secret.
 
-        Waits for at most ``timeout`` seconds; the default is the timeout of the pool. Raises
+        Waits for at most ``timeout`` seconds (default: that of the pool), then raises
         `AcquireTimeout`, which names a holder.
         """
         if foreign:
@@ -112,8 +106,7 @@ class Permits(BasePermits):
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout", "lease"))
         terms = self._expiring(lease_or_none(lease))
-        wait_for = checked_timeout(timeout)
-        outcome = await take_permit(self._client.core, terms, wait_for)
+        outcome = await take_permit(self._client.core, terms, checked_timeout(timeout))
         return outcome if isinstance(outcome, str) else None
 
     async def release(self, permit_id: str) -> None:
@@ -121,10 +114,8 @@ class Permits(BasePermits):
         await release_permit(self._client.core, *self._known(permit_id))
 
     async def renew(self, permit_id: str, *, lease: Seconds | None = None) -> None:
-        """Extend a permit to ``lease`` seconds from now (default: its previous lease).
-
-        Raises `HoldLost` if it had already ended.
-        """
+        """Extend a permit to ``lease`` seconds from now (default: its previous lease). Raises
+        `HoldLost` if it had already ended."""
         known = self._known(permit_id, lease_or_none(lease))
         await renew_permit(self._client.core, *known)
 

@@ -1,7 +1,7 @@
 """Base class of both clients: everything that neither blocks nor awaits.
 
-A sync client needs an async counterpart for ``@client.locked`` on an ``async def``, and an async
-client needs a sync one for a ``def``. Both find the other's class in `APIS`.
+``@client.locked`` on an ``async def`` needs the async counterpart of a sync client, and on a
+``def`` vice versa. Both find the other's class in `APIS`.
 """
 
 from __future__ import annotations
@@ -49,17 +49,9 @@ EXIT_LIMIT = 0.8  # seconds that releases at exit may take
 MAX_PLAIN_LOCKS = 1000  # lock objects with default options, kept for reuse
 
 LOCK_KEYWORDS = (
-    "timeout",
-    "lease",
-    "renew",
-    "max_hold",
-    "fair",
-    "owner",
-    "label",
-    "on_lost",
-    "layout",
+    "timeout", "lease", "renew", "max_hold", "fair", "owner", "label", "on_lost", "layout",
     "warn_after",
-)
+)  # fmt: skip
 CONNECT_KEYWORDS = ("lease", "namespace", "warn_after", "replicas")
 
 APIS: dict[str, type[BaseClient]] = {}
@@ -72,16 +64,9 @@ class BaseClient:
     api: str
 
     def __init__(
-        self,
-        store: Store,
-        runtime: Runtime,
-        backend: Backend,
-        keeper_backend: Backend,
-        *,
-        lease: Seconds,
-        namespace: str,
-        warn_after: Seconds | None = None,
-    ) -> None:
+        self, store: Store, runtime: Runtime, backend: Backend, keeper_backend: Backend, *,
+        lease: Seconds, namespace: str, warn_after: Seconds | None = None,
+    ) -> None:  # fmt: skip
         self.store = store
         self.lease = checked_lease(lease)
         if self.lease == DEFAULT_LEASE:  # the default, not a choice of the user
@@ -121,10 +106,9 @@ class BaseClient:
     def on_event(self, listener: L) -> L:
         """Call ``listener`` with each event of `lockfast.events` from now on; return ``listener``.
 
-        The listener runs in the thread or task where the event happens, so it must not block. An
-        exception of the listener is logged once and does not reach the lock's user. Register
-        listeners before the first acquire: holds that already exist emit no events. Can be used as
-        a decorator.
+        The listener runs in the thread or task where the event happens, so it must not block. Its
+        exceptions are logged once and do not reach the lock's user. Register listeners before the
+        first acquire: holds that already exist emit no events. Can be used as a decorator.
         """
         if not callable(listener):
             raise ConfigurationError(
@@ -163,20 +147,11 @@ class BaseClient:
         return f"{self.namespace}:{checked_name(name)}"
 
     def _terms(
-        self,
-        call: str,
-        name: str,
-        lease: Seconds | None,
-        renew: bool | None,
-        max_hold: Seconds | None,
-        fair: bool,
-        owner: object,
-        label: str,
-        foreign: dict[str, Any],
-        layout: str | None = None,
-        known: tuple[str, ...] = LOCK_KEYWORDS,
+        self, call: str, name: str, lease: Seconds | None, renew: bool | None,
+        max_hold: Seconds | None, fair: bool, owner: object, label: str, foreign: dict[str, Any],
+        layout: str | None = None, known: tuple[str, ...] = LOCK_KEYWORDS,
         warn_after: Seconds | None = None,
-    ) -> Terms:
+    ) -> Terms:  # fmt: skip
         if foreign:
             refuse_foreign(call, foreign, known)
         renews = lease is None if renew is None else checked_switch("renew", renew)
@@ -198,25 +173,15 @@ class BaseClient:
         )
 
     def _lock(
-        self,
-        make: Callable[[Any, Terms, float | None, object], T],
-        name: str,
-        timeout: Seconds | None,
-        lease: Seconds | None,
-        renew: bool | None,
-        max_hold: Seconds | None,
-        fair: bool,
-        owner: object,
-        label: str,
-        on_lost: object,
-        layout: str | None,
-        warn_after: Seconds | None,
-        foreign: dict[str, Any],
-    ) -> T:
-        """Create a lock, or reuse the one with this name if all options have their defaults.
+        self, make: Callable[[Any, Terms, float | None, object], T], name: str,
+        timeout: Seconds | None, lease: Seconds | None, renew: bool | None,
+        max_hold: Seconds | None, fair: bool, owner: object, label: str, on_lost: object,
+        layout: str | None, warn_after: Seconds | None, foreign: dict[str, Any],
+    ) -> T:  # fmt: skip
+        """Create a lock, or reuse the one of this name if all options have their defaults.
 
-        The common call passes only a name, for one use. Default options need no check, and any
-        number of threads and tasks may share one lock object, so such a lock is kept.
+        The common call passes only a name. Defaults need no check, and any number of threads and
+        tasks may share one lock object, so such a lock is kept.
         """
         plain = (
             timeout is None and lease is None and renew is None and max_hold is None
@@ -238,24 +203,14 @@ class BaseClient:
         return make(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def _run_terms(self, name: str, at_most: float | None, label: str) -> Terms:
-        """Return the terms of a `once_every` run.
-
-        Such names live in a namespace of their own, because the function may want to take a lock
-        of the same name.
-        """
+        """Return the terms of a `once_every` run, whose names have a namespace of their own: the
+        function may want to take a lock of the same name."""
         lease = self.lease if at_most is None else min(self.lease, at_most)
         full = f"{self.namespace}+once:{checked_name(name)}"
-        label = checked_label(label)
         return Terms(
-            full,
-            lease,
-            True,
-            at_most,
-            owner=object(),
-            label=label,
-            template=name,
+            full, lease, True, at_most, owner=object(), label=checked_label(label), template=name,
             warn_after=self.warn_after,
-        )
+        )  # fmt: skip
 
     def _with_template(self, template: str, lock: T) -> T:
         """Return the lock with the template of its name, which events carry for the listeners."""
@@ -282,11 +237,7 @@ class BaseClient:
         self.core.refuse_if_closed()
         full = self._full(name)
         taking = self._backend.transactions.take(  # type: ignore[attr-defined]
-            full,
-            name,
-            connection,
-            checked_timeout(timeout),
-            checked_switch("advisory", advisory),
+            full, name, connection, checked_timeout(timeout), checked_switch("advisory", advisory)
         )
         return name, taking
 
@@ -377,6 +328,5 @@ def _at_exit() -> None:
             run(core.close(core.keeper.backend, max(until - clock.now(), 0.05), exiting=True))
             _shut(core.keeper.backend)
         except Exception:  # the interpreter is exiting: log the error and let it exit
-            log.exception(
-                "lockfast: could not release all holds at exit; they end with their leases"
-            )
+            text = "lockfast: could not release all holds at exit; they end with their leases"
+            log.exception(text)

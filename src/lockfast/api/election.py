@@ -18,10 +18,7 @@ log = logging.getLogger("lockfast")
 
 
 class BaseElection(Generic[H]):
-    """An election: the holder of the name leads, under a term (its fence) that nobody else gets.
-
-    Creating the object does no I/O.
-    """
+    """An election: the holder of the name leads, under a term (its fence) that nobody else gets."""
 
     def __init__(
         self,
@@ -62,6 +59,5 @@ class BaseElection(Generic[H]):
         return hold is not None and (loss.name, loss.fence) == (self.name, hold.fence)
 
     def _log_lost_lead(self, loss: HoldLost) -> None:
-        log.warning(
-            "lockfast: lost the lead of %r, standing for election again: %s", self.name, loss
-        )
+        text = "lockfast: lost the lead of %r, standing for election again: %s"
+        log.warning(text, self.name, loss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lockfast.core.ledger import HELD, LOST, Held, bare
@@ -12,13 +13,17 @@ if TYPE_CHECKING:
     from lockfast.api.client import BaseClient
 
 log = logging.getLogger("lockfast")
+# The arguments of __exit__ and __aexit__.
+ErrorType = type[BaseException] | None
+Error = BaseException | None
+Trace = TracebackType | None
 
 
 class BaseHold:
     """A hold: the value that an acquire returned, with its fence, and the means to release it.
 
-    A hold belongs to the process that acquired it and cannot be copied or pickled; `detach`
-    returns a text with which another process takes the hold over.
+    It belongs to the process that acquired it and cannot be copied or pickled; `detach` returns a
+    text with which another process takes it over.
     """
 
     __slots__ = ("__weakref__", "_client", "_held", "_on_lost", "_outer", "_take")
@@ -51,8 +56,8 @@ class BaseHold:
     def fence(self) -> int:
         """Fence of this hold, higher than that of every earlier hold of the name. Never changes.
 
-        Pass the fence with each write, and let the resource refuse a lower one. Raises
-        `Unsupported` for a foreign layout without fences.
+        Pass it with each write, and let the resource refuse a lower one. Raises `Unsupported` for a
+        foreign layout without fences.
         """
         if self._held.claim.layout and not self._held.fence:
             raise Unsupported(
@@ -79,9 +84,9 @@ class BaseHold:
     def is_certain(self) -> bool:
         """False while the state of the hold is uncertain. No I/O.
 
-        Uncertain means that the store did not answer (a renewal failed, the ZooKeeper session is
-        disconnected, a release got no reply). Certainty returns with the next answer, or when the
-        validity of the hold ends. Work that must not be done twice should pause or stop meanwhile.
+        Uncertain: the store did not answer (a failed renewal, a disconnected ZooKeeper session, a
+        release without reply), until its next answer or the end of the validity. Work that must not
+        be done twice should pause or stop meanwhile.
         """
         return self._held.is_certain(self._client.core.runtime.now())
 
@@ -120,7 +125,6 @@ class BaseHold:
 
 
 def add_note(body: BaseException, ours: Exception) -> None:
-    """Attach our error to the body's exception, which takes precedence, unless both are the same
-    loss."""
+    """Attach our error to the body's exception, which takes precedence; not the same loss twice."""
     if not (isinstance(body, HoldLost) and str(body) == str(ours)):
         body.add_note(f"and while releasing the lock: {ours}")

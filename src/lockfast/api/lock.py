@@ -48,11 +48,7 @@ class BaseLock(Entered[H]):
     """
 
     def __init__(
-        self,
-        client: BaseClient,
-        terms: Terms,
-        timeout: float | None,
-        on_lost: object,
+        self, client: BaseClient, terms: Terms, timeout: float | None, on_lost: object
     ) -> None:
         self._entered = {}
         self._client = client
@@ -87,11 +83,8 @@ class BaseLock(Entered[H]):
 
 
 class BaseReadWriteLock:
-    """A read-write lock: many readers, or one writer.
-
-    Readers and writers are served in arrival order, so later readers do not starve a waiting
-    writer. Each reader has a lease of its own.
-    """
+    """A read-write lock: many readers, or one writer, served in arrival order, so later readers do
+    not starve a waiting writer. Each reader has a lease of its own."""
 
     def __init__(
         self, client: BaseClient, terms: Terms, timeout: float | None, on_lost: object

@@ -58,10 +58,7 @@ class BaseMultiHold:
 
     @property
     def fences(self) -> dict[str, int]:
-        """Fence of each name; let the resource behind the name refuse a lower one.
-
-        For a name that is held on two stores, the fence of the last one.
-        """
+        """Fence of each name, for its resource; of a name held on two stores, that of the last."""
         return {bare(held.claim.name): held.fence for _, held in self._pairs}
 
     @property

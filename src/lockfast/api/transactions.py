@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
+
+from lockfast.api.hold import Error, ErrorType, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,7 @@ class TransactionHold:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         """Do nothing: commit or roll back yourself."""
 
 
@@ -47,10 +43,5 @@ class TransactionClaim:
     async def __aenter__(self) -> TransactionHold:
         return await self._take()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         """Do nothing: commit or roll back yourself."""

@@ -41,22 +41,13 @@ from lockfast.sync import Client, connect
 MOST_SIZES = 6
 MOST_CONTENDERS = 500
 MOST_PROCESSES = 64
-# Start-up phase until all contenders are in the queue; not counted.
-SETTLE = 0.2
-# Limit for probing a store.
+SETTLE = 0.2  # start-up phase until all contenders are in the queue; not counted
 PROBE_LIMIT = 5.0
 BROKEN = 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-TITLES = {
-    "memory": "memory",
-    "sqlite": "SQLite",
-    "redis": "Redis",
-    "postgresql": "PostgreSQL",
-    "mysql": "MySQL",
-    "mariadb": "MariaDB",
-    "zookeeper": "ZooKeeper",
-}
+TITLES = {"memory": "memory", "sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL"}
+TITLES |= {"mysql": "MySQL", "mariadb": "MariaDB", "zookeeper": "ZooKeeper"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +110,11 @@ def bench(plan: Plan) -> int:
 
 
 class Bench:
-    """The measurement."""
-
     def __init__(
         self, plan: Plan, stores: Sequence[Store], namespace: str, screen: Screen, pool: WorkerPool
     ) -> None:
-        self._plan = plan
-        self._stores = stores
-        self._namespace = namespace
-        self._screen = screen
-        self._pool = pool
+        self._plan, self._stores, self._namespace = plan, stores, namespace
+        self._screen, self._pool = screen, pool
 
     def measure(self) -> Results:
         """Measure all rounds; return the medians by number of contenders and store."""
@@ -151,31 +137,22 @@ class Bench:
         return {key: medians(rounds) for key, rounds in outcomes.items()}
 
     def _workers(self, store: Store, size: int) -> int:
-        """Number of worker processes that take part."""
         return min(1 if store.in_process else self._plan.processes, size)
 
     def _round(self, store: Store, size: int) -> Outcome:
         pool, workers = self._pool, self._workers(store, size)
         # One name for the whole run: some stores remember the last fence of each name.
         name = self._namespace
-        pool.prepare(
-            [
-                Task(store.secret_url, self._namespace, name, len(share), SETTLE)
-                for share in (range(worker, size, workers) for worker in range(workers))
-            ]
-        )
+        shares = [len(range(worker, size, workers)) for worker in range(workers)]
+        pool.prepare([Task(store.secret_url, name, name, share, SETTLE) for share in shares])
         server = Server(store.secret_url)
         begin, end = pool.begin(workers, SETTLE + self._plan.seconds)
         pool.watch(workers, begin + SETTLE)
         before = server.cpu()
         pool.watch(workers, end)
         after = server.cpu()
-        results = pool.results(workers, end)
         cost = None if before is None or after is None else after - before
-        return outcome(results, begin + SETTLE, end, cost)
-
-
-# ---- the stores -----------------------------------------------------------------------------
+        return outcome(pool.results(workers, end), begin + SETTLE, end, cost)
 
 
 @contextlib.contextmanager
@@ -215,12 +192,12 @@ def _store(url: str, client: Client) -> Store:
 def _number_titles(stores: Sequence[Store]) -> list[Store]:
     """Number the titles of stores of the same kind."""
     titles = [store.title for store in stores]
-    return [
-        store.retitled(f"{store.title} {titles[: index + 1].count(store.title)}")
-        if titles.count(store.title) > 1
-        else store
-        for index, store in enumerate(stores)
-    ]
+    numbered = []
+    for index, store in enumerate(stores):
+        number = f" {titles[:index].count(store.title) + 1}"
+        more = titles.count(store.title) > 1
+        numbered.append(store.retitled(store.title + number) if more else store)
+    return numbered
 
 
 def _sweep(stores: Sequence[Store], namespace: str) -> None:
@@ -246,9 +223,6 @@ def _end_holds(client: Client, name: str) -> None:
             return
         for holder in holders:
             client.break_hold(name, holder.fence)
-
-
-# ---- results ---------------------------------------------------------------------------------
 
 
 def _show(plan: Plan, report: Report, results: Results) -> int:

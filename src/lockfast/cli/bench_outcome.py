@@ -4,8 +4,8 @@ A **hand-over** lasts from just before one contender calls release until another
 lock, so it includes the release's own round trip to the store. With a single contender it is the
 release and acquire of that contender: the cycle of an uncontended lock.
 
-Costs are per acquire. With a full queue every acquire is a hand-over. With few contenders one of
-them may acquire twice in a row, so costs per acquire then include cycles without a hand-over.
+Costs are per acquire. With a full queue every acquire is a hand-over. One of few contenders may
+acquire twice in a row, so costs per acquire then include cycles without a hand-over.
 """
 
 from __future__ import annotations
@@ -42,12 +42,9 @@ def outcome(
     workers: Sequence[WorkerResult], begin: float, end: float, server_cpu: float | None
 ) -> Outcome:
     """Compute the figures from ``begin`` to ``end``."""
-    contenders = [visits for worker in workers for visits in worker.visits]
-    merged = hand_overs(
-        [zip(one.fences, one.acquired, one.released, strict=False) for one in contenders],
-        begin,
-        end,
-    )
+    contenders = [one for worker in workers for one in worker.visits]
+    visits = [zip(one.fences, one.acquired, one.released, strict=False) for one in contenders]
+    merged = hand_overs(visits, begin, end)
     gaps, shares = merged.gaps, merged.shares
     acquires = sum(shares) or math.nan
     return Outcome(
@@ -59,7 +56,7 @@ def outcome(
         cpu=sum(worker.cpu for worker in workers) * 1e6 / acquires,
         server_cpu=math.nan if server_cpu is None else server_cpu * 1e6 / acquires,
         overlaps=merged.overlaps,
-        timeouts=sum(visits.timeouts for visits in contenders),
+        timeouts=sum(one.timeouts for one in contenders),
     )
 
 
@@ -75,8 +72,7 @@ class HandOvers:
 def hand_overs(
     contenders: Sequence[Iterable[tuple[int, float, float]]], begin: float, end: float
 ) -> HandOvers:
-    """Merge visits (fence, acquired, released) and compute the hand-overs from ``begin`` to
-    ``end``.
+    """Merge visits (fence, acquired, released); compute the hand-overs from ``begin`` to ``end``.
 
     Visits are ordered by fence, or by time where a lock has no fences (0). A visit that began
     before the one before it had ended is an overlap.

@@ -19,12 +19,9 @@ from lockfast.cli import bench_worker
 from lockfast.cli.bench_messages import Task, WorkerFailure, WorkerResult
 from lockfast.errors import LockfastError
 
-# Loading the program and opening many connections takes long on a busy machine.
-STARTING_LIMIT = 60.0
-# From sending the start time until all workers begin together.
-BEGIN_IN = 0.05
-# Leaving takes milliseconds; longer on a busy machine.
-ENDING_LIMIT = 10.0
+STARTING_LIMIT = 60.0  # loading and opening many connections takes long on a busy machine
+BEGIN_IN = 0.05  # from sending the start time until all workers begin together
+ENDING_LIMIT = 10.0  # leaving takes milliseconds; longer on a busy machine
 
 
 class Stopped(LockfastError):
@@ -75,11 +72,8 @@ class WorkerPool:
         return begin, begin + seconds
 
     def watch(self, workers: int, until: float) -> None:
-        """Wait while the workers measure.
-
-        A message that arrives before the end is a failure or an end of file, and raises `Stopped`.
-        If this process itself was late, the message is a result, and is kept.
-        """
+        """Wait while the workers measure. A message before the end is a failure or an end of file,
+        and raises `Stopped`; if this process itself was late, it is a result, and is kept."""
         pipes = [worker.pipe for worker in self._workers[:workers]]
         for pipe in wait(pipes, max(until - time.monotonic(), 0.0)):
             assert isinstance(pipe, Connection)
@@ -92,9 +86,7 @@ class WorkerPool:
     def _replies(self, workers: int, limit: float) -> list[Any]:
         """Collect one reply of each worker as they come; the first failure raises `Stopped`."""
         until = time.monotonic() + limit
-        missing: dict[Connection, int] = {
-            worker.pipe: index for index, worker in enumerate(self._workers[:workers])
-        }
+        missing = {worker.pipe: index for index, worker in enumerate(self._workers[:workers])}
         replies: list[Any] = [None] * workers
         for early in list(self._early):
             replies[missing.pop(early)] = self._early.pop(early)

@@ -47,20 +47,11 @@ Results = Mapping[tuple[int, Store], Outcome]
 
 class Report:
     def __init__(
-        self,
-        screen: Screen,
-        stores: Sequence[Store],
-        seconds: float,
-        rounds: int,
-        processes: int,
+        self, screen: Screen, stores: Sequence[Store], seconds: float, rounds: int, processes: int
     ) -> None:
-        self._screen = screen
-        self._stores = stores
-        self._seconds = seconds
-        self._rounds = rounds
-        self._processes = processes
-        self._date = time.strftime("%Y-%m-%d")
-        self._load = load()
+        self._screen, self._stores = screen, stores
+        self._seconds, self._rounds, self._processes = seconds, rounds, processes
+        self._date, self._load = time.strftime("%Y-%m-%d"), load()
 
     def begin(self, sizes: int, seconds: float) -> None:
         """Print what will be measured, and how long it will take."""
@@ -75,18 +66,14 @@ class Report:
         for store in self._stores:
             line(f"  {store.title:<14}{store.url}")
         if self._busy:
-            line(
-                f"  this machine is busy {self._busy}: "
-                "the figures will be low and vary between rounds"
-            )
+            effect = "the figures will be low and vary between rounds"
+            line(f"  this machine is busy {self._busy}: {effect}")
 
     @property
     def _busy(self) -> str:
         """Load and cores, if the load exceeded the number of cores before the start; else empty."""
         cores = os.cpu_count() or 1
         return f"(load {self._load:.1f} on {cores})" if self._load > cores else ""
-
-    # ---- the terminal -----------------------------------------------------------------------
 
     def table(self, results: Results) -> None:
         line, paint = self._screen.line, self._screen.paint
@@ -96,20 +83,18 @@ class Report:
             for index, store in enumerate(self._stores):
                 found = results[size, store]
                 row = f"{size if index == 0 else '':>10}  {store.title:<14}"
-                row += f"{_count(found.handovers):>13}"
-                row += f"{_count(found.p50):>10}{_count(found.p99):>10}"
+                row += (
+                    f"{_count(found.handovers):>13}{_count(found.p50):>10}{_count(found.p99):>10}"
+                )
                 row += f"{_fine(found.fairness):>7}{_fine(found.requests):>10}"
-                row += f"{_count(found.cpu):>10}{_count(found.server_cpu):>11}"
-                line(row)
+                line(f"{row}{_count(found.cpu):>10}{_count(found.server_cpu):>11}")
         line()
         for note in NOTES:
             line(paint("dim", f"  {note}"))
         for (size, store), found in results.items():
             if found.timeouts:
-                line(
-                    paint("red", f"  {store.title}, {size} contenders: ")
-                    + f"{_plural(round(found.timeouts), 'acquire', 'acquires')} timed out"
-                )
+                where = paint("red", f"  {store.title}, {size} contenders: ")
+                line(f"{where}{_plural(round(found.timeouts), 'acquire', 'acquires')} timed out")
 
     def bars(self, results: Results) -> None:
         """Draw each store against the fastest one, by number of contenders."""
@@ -122,8 +107,6 @@ class Report:
                 rate = results[size, store].handovers
                 bar = screen.paint("yellow", screen.bar(rate / most, 36))
                 line(f"{'':>10}  {store.title:<14}{bar} {rate / most:5.2f}×{_count(rate):>10}")
-
-    # ---- JSON and the chart -----------------------------------------------------------------
 
     def json(self, results: Results) -> str:
         figures = {

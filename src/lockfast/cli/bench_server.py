@@ -1,8 +1,7 @@
 """CPU time of a server on this host, read from /proc.
 
 The server is found by its listening port, among the processes whose descriptors we may read (our
-user's; as root all). If it is not found (another host, user or operating system), there is no
-figure rather than a wrong one.
+user's; as root all). If it is not found (another host, user, system), no figure beats a wrong one.
 """
 
 from __future__ import annotations

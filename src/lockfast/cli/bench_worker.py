@@ -31,10 +31,8 @@ from lockfast.sync import Client, connect
 if TYPE_CHECKING:
     from lockfast.stores import Store
 
-# Acquire timeout of a contender, after which it counts a time-out and tries again.
-PATIENCE = 10.0
-# Limit for the threads to leave the queue after the command has closed the pipe.
-LEAVING = 2.0
+PATIENCE = 10.0  # acquire timeout of a contender, which then counts it and tries again
+LEAVING = 2.0  # limit for the threads to leave the queue after the command has closed the pipe
 # Interval of checking for failed contenders: while threads start and end, and while they work.
 POLL, WORK_POLL = 0.005, 0.1
 # Each call of these is one request to the store, or one transaction.
@@ -52,11 +50,9 @@ class Contest:
     """Contenders of this process in one round."""
 
     def __init__(self, task: Task, client: Client) -> None:
-        self._task = task
-        self._client = client
+        self._task, self._client = task, client
         self._begin = threading.Event()
-        self._begins = 0.0
-        self._until = math.inf
+        self._begins, self._until = 0.0, math.inf
         self._warm = 0
         self._mutex = threading.Lock()
         self._failure: str | None = None
@@ -153,17 +149,12 @@ def run_round(pipe: Connection, task: Task) -> None:
     pipe.send(result)
 
 
-# ---- counting -------------------------------------------------------------------------------
-
-
 class CountedStore:
     """A store whose blocking backend counts requests."""
 
     def __init__(self, store: Store, requests: itertools.count[int]) -> None:
-        self.url = store.url
-        self.tasks = store.tasks
-        self._store = store
-        self._requests = requests
+        self.url, self.tasks = store.url, store.tasks
+        self._store, self._requests = store, requests
 
     def blocking(self, signal: Callable[[], Signal]) -> Backend:
         return cast(Backend, Counted(self._store.blocking(signal), self._requests))
@@ -174,8 +165,7 @@ class Counted:
     fraction of a microsecond. A verb that returns None has sent no request, or will be retried."""
 
     def __init__(self, backend: Backend, requests: itertools.count[int]) -> None:
-        self._backend = backend
-        self._requests = requests
+        self._backend, self._requests = backend, requests
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._backend, name)
@@ -194,9 +184,6 @@ def _counted(verb: Callable[..., Any], requests: itertools.count[int]) -> Callab
         return reply
 
     return call
-
-
-# ---- the process ----------------------------------------------------------------------------
 
 
 def error_line(error: BaseException) -> str:

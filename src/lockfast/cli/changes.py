@@ -1,8 +1,8 @@
 """Changes of a name between two inspections.
 
 A store notifies waiters of a release, not observers, so watching means inspecting several times a
-second and comparing. Changes between two inspections that cancel out are missed. A hold that is
-gone was released or broken, or its holder died: these look the same, unless its lease had expired.
+second. Changes between two inspections that cancel out are missed. A hold that is gone was released
+or broken, or its holder died: these look the same, unless its lease had expired.
 
     acquired   a new hold, with no hold that ended since the last inspection
     passed     a hold ended and another began
@@ -21,15 +21,8 @@ from datetime import datetime
 from typing import Any
 
 from lockfast import clock
+from lockfast.cli import render
 from lockfast.cli.admin import Address, Admin
-from lockfast.cli.render import (
-    describe,
-    held_for,
-    holder_document,
-    moment,
-    waiter_document,
-    waiting_for,
-)
 from lockfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
 LAPSED, ENDED, UNSEEN = "lapsed", "ended", "unseen"
@@ -60,11 +53,8 @@ class Watch:
         self._failed = False
 
     def poll(self) -> list[Event]:
-        """Inspect the name and return the events.
-
-        Raises `BackendError` if the store does not answer. How holds ended that are gone at the
-        next success is then unknown.
-        """
+        """Inspect the name and return the events. Raises `BackendError` if the store does not
+        answer: how holds ended that are gone at the next success is then unknown."""
         self._failed, failed = True, self._failed
         before, passed = self._last, clock.now() - self._inspected_at
         snapshot = self._admin.inspect(self.address).snapshot
@@ -82,17 +72,18 @@ class Watch:
     def _text(self, event: Event) -> str:
         seen = event.seen
         if event.waiter is not None:
-            waited = f"after {waiting_for(event.waiter, seen)}" if event.what == "left" else ""
-            return f"{describe(event.waiter.who)} {waited}".rstrip()
+            waited = f" after {render.waiting_for(event.waiter, seen)}"
+            return render.describe(event.waiter.who) + (waited if event.what == "left" else "")
         if event.holder is not None and event.before is None:
-            return f"{describe(event.holder.who)}, fence {event.holder.fence}"
+            return f"{render.describe(event.holder.who)}, fence {event.holder.fence}"
         if event.before is None:
             return "no holders, no waiters"
-        gone = f"{describe(event.before.who)}, after {held_for(event.before, seen)}"
+        gone = f"{render.describe(event.before.who)}, after {render.held_for(event.before, seen)}"
         how = self._how(event.how)
         if event.holder is None:
             return f"{gone} ({how})"
-        return f"from {gone} ({how}) to {describe(event.holder.who)}, fence {event.holder.fence}"
+        to = f"{render.describe(event.holder.who)}, fence {event.holder.fence}"
+        return f"from {gone} ({how}) to {to}"
 
     def _how(self, how: str) -> str:
         if how == LAPSED:
@@ -109,14 +100,12 @@ class Watch:
         """Format an event as JSON; docs/operators.md lists the fields."""
         seen, address = event.seen, self.address
         return {
-            "at": moment(seen.now),
-            "namespace": address.namespace,
-            "name": address.name,
-            "once": address.once,
+            "at": render.moment(seen.now),
+            **render.address_document(address),
             "event": event.what,
-            "holder": None if event.holder is None else holder_document(event.holder, seen),
-            "previous": None if event.before is None else holder_document(event.before, seen),
-            "waiter": None if event.waiter is None else waiter_document(event.waiter, seen),
+            "holder": event.holder and render.holder_document(event.holder, seen),
+            "previous": event.before and render.holder_document(event.before, seen),
+            "waiter": event.waiter and render.waiter_document(event.waiter, seen),
             "how": event.how or None,
         }
 

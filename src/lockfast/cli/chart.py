@@ -18,21 +18,14 @@ LEFT, RIGHT = 64, 24
 PANEL = 210  # height of the tallest bar
 GROUP_GAP, GAP = 34, 3
 WIDEST_BAR = 64
-# On narrower bars numbers are written vertically.
-ROOM_FOR_NUMBER = 42
+ROOM_FOR_NUMBER = 42  # on narrower bars numbers are written vertically
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 # Distinguishable with most kinds of color vision, and dark enough for white text. Light, dark.
 COLORS = (
-    ("#2463b4", "#3b7dd8"),
-    ("#b8471b", "#d4602f"),
-    ("#24755a", "#2f9272"),
-    ("#8a4a9e", "#a463ba"),
-    ("#86660c", "#a07c17"),
-    ("#a8325a", "#c94b76"),
-    ("#3f6c8a", "#5486a6"),
-    ("#5c5c5c", "#7d7d7d"),
-)
+    ("#2463b4", "#3b7dd8"), ("#b8471b", "#d4602f"), ("#24755a", "#2f9272"), ("#8a4a9e", "#a463ba"),
+    ("#86660c", "#a07c17"), ("#a8325a", "#c94b76"), ("#3f6c8a", "#5486a6"), ("#5c5c5c", "#7d7d7d"),
+)  # fmt: skip
 MOST_STORES = len(COLORS)
 
 
@@ -58,27 +51,20 @@ class Chart:
     def svg(self) -> str:
         """Draw the whole file."""
         body = [text(LEFT, 36, self.title, "title"), *self._legend(62)]
-        y = 92.0
-        body += self._rates(y)
-        y += PANEL + 92
-        body += self._latencies(y)
-        y += PANEL + 62
+        body += [*self._rates(92.0), *self._latencies(PANEL + 184.0)]
+        y = 2 * PANEL + 246.0
         for line in self.caption:
             body.append(text(LEFT, y, line, "small"))
             y += 16
         height = round(y + 8)
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-                f'width="{WIDTH}" height="{height}" role="img" '
-                f'aria-label="{xml_quoted(self.title)}">',
-                f"<style>{style(len(self.stores))}</style>",
-                f'<rect class="ground" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
-                'rx="8"/>',
-                *body,
-                "</svg>\n",
-            ]
+        size = f'width="{WIDTH - 1}" height="{height - 1}"'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img" aria-label="{xml_quoted(self.title)}">\n'
+            f"<style>{style(len(self.stores))}</style>\n"
+            f'<rect class="ground" x="0.5" y="0.5" {size} rx="8"/>'
         )
+        return "\n".join([head, *body, "</svg>\n"])
 
     def _legend(self, y: float) -> list[str]:
         drawn, x = [], float(LEFT)
@@ -87,8 +73,6 @@ class Chart:
             drawn.append(text(x + 17, y, store, "legend"))
             x += 17 + 7.4 * len(store) + 22
         return drawn
-
-    # ---- hand-overs per second --------------------------------------------------------------
 
     def _rates(self, top: float) -> list[str]:
         most = max((bar.rate for _, bars in self.groups for bar in bars), default=0.0)
@@ -108,8 +92,6 @@ class Chart:
                 drawn.append(rect(x, at(bar.rate), width, base - at(bar.rate), f"s{bar.store}"))
                 drawn.append(number(x, at(bar.rate), width, short(bar.rate)))
         return drawn
-
-    # ---- release → next holder --------------------------------------------------------------
 
     def _latencies(self, top: float) -> list[str]:
         known = [bar for _, bars in self.groups for bar in bars if bar.p50 > 0]
@@ -163,19 +145,12 @@ class Chart:
         return self._room()[1] - GAP >= ROOM_FOR_NUMBER
 
 
-# ---- SVG elements ---------------------------------------------------------------------------
-
-
 def style(stores: int) -> str:
     """Style sheet: the light color scheme, and the dark one as a media query."""
 
     def scheme(which: int, ground: str, edge: str, ink: str, soft: str, line: str) -> str:
-        rules = [
-            f".ground{{fill:{ground};stroke:{edge}}}",
-            f"text{{fill:{ink}}}",
-            f".small,.tick{{fill:{soft}}}",
-            f".grid{{stroke:{line}}}",
-        ]
+        rules = [f".ground{{fill:{ground};stroke:{edge}}}text{{fill:{ink}}}"]
+        rules += [f".small,.tick{{fill:{soft}}}.grid{{stroke:{line}}}"]
         rules += [f".s{index}{{fill:{COLORS[index][which]}}}" for index in range(stores)]
         return "".join([*rules, ".inside{fill:#ffffff}"])
 
@@ -200,34 +175,26 @@ def number(x: float, y: float, width: float, content: str) -> str:
     middle = x + width / 2
     if width >= ROOM_FOR_NUMBER:
         return text(middle, y - 4, content, "number middle")
-    return (
-        f'<text transform="translate({middle + 4:.1f} {y - 4:.1f}) rotate(-90)" class="number">'
-        f"{escape(content)}</text>"
-    )
+    turned = f"translate({middle + 4:.1f} {y - 4:.1f}) rotate(-90)"
+    return f'<text transform="{turned}" class="number">{escape(content)}</text>'
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 1):.1f}" '
-        f'class="{kind}"/>'
-    )
+    size = f'width="{width:.1f}" height="{max(height, 1):.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} class="{kind}"/>'
 
 
 def grid(lines: Sequence[tuple[float, str]]) -> list[str]:
     drawn = []
     for y, label in lines:
-        drawn.append(
-            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>'
-        )
+        ends = f'x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"'
+        drawn.append(f'<line {ends} class="grid"/>')
         drawn.append(text(LEFT - 8, y + 4, label, "tick end"))
     return drawn
 
 
 def xml_quoted(content: str) -> str:
     return escape(content, {'"': "&quot;"})
-
-
-# ---- numbers --------------------------------------------------------------------------------
 
 
 def nice_step(most: float) -> float:
@@ -250,8 +217,7 @@ def duration(micros: float) -> str:
     if math.isnan(micros):
         return "–"
     for unit, size in (("µs", 1.0), ("ms", 1e3), ("s", 1e6)):
-        value = micros / size
-        if value < 999.5 or unit == "s":
+        if (value := micros / size) < 999.5 or unit == "s":
             whole = value >= 9.95 or abs(value - round(value)) < 0.05
             return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}"
     raise AssertionError(micros)

@@ -23,6 +23,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lockfast.cli import exec_command
@@ -43,19 +44,12 @@ class Child:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         # Not `subprocess`: inherited descriptors, such as a shell's <(…), are passed on to the
         # command (our own are all close-on-exec), and orphans must be reaped too.
+        spawn = partial(os.posix_spawn, sys.executable, program, environment)
+        mask = blocked | {signal.SIGINT}
         if self._terminal is None:
-            self.pid = os.posix_spawn(
-                sys.executable,
-                program,
-                environment,
-                setpgroup=0,
-                setsigmask=blocked | {signal.SIGINT},
-            )
-            self._group = self.pid
+            self._group = self.pid = spawn(setpgroup=0, setsigmask=mask)
         else:
-            self.pid = os.posix_spawn(
-                sys.executable, program, environment, setsigmask=blocked | {signal.SIGINT}
-            )
+            self.pid = spawn(setsigmask=mask)
             self._group = os.getpgrp()
 
     def code(self) -> int | None:

@@ -61,19 +61,14 @@ class Demo:
         client: Client,
         seconds: float,
     ) -> None:
-        self._screen = screen
-        self._folder = folder
-        self._processes = processes
-        self._client = client
-        self._seconds = seconds
+        self._screen, self._folder, self._processes = screen, folder, processes
+        self._client, self._seconds = client, seconds
         self._claims: list[tuple[bool, str]] = []
 
     def play(self) -> int:
         screen, paint = self._screen, self._screen.paint
-        screen.line(
-            f"{paint('bold', 'lockfast')} · eight processes, one counter, no server "
-            + paint("dim", "(SQLite)")
-        )
+        head = f"{paint('bold', 'lockfast')} · eight processes, one counter, no server "
+        screen.line(head + paint("dim", "(SQLite)"))
         for process in self._processes:
             if process.reply() != ["ready"]:
                 raise Failed(f"process {process.pid} did not start")
@@ -97,13 +92,10 @@ class Demo:
     def _scene(self, number: int, title: str) -> None:
         self._screen.line(f"\n{self._screen.paint('cyan', f'{number}')}  {title}")
 
-    # ---- 1 and 2: the race -----------------------------------------------------------------
-
     def _race(self, kind: str, share: float) -> None:
         seconds = self._seconds * share
-        with open(
-            self._folder / worker.SCORES, "r+b"
-        ) as scores_file:  # it is mapped, so it must not be truncated
+        # The file is mapped, so it must not be truncated.
+        with open(self._folder / worker.SCORES, "r+b") as scores_file:
             scores_file.write(bytes(worker.SLOT * PROCESSES))
         counter = os.open(self._folder / worker.COUNTER, os.O_RDWR)
         worker.write_counter(counter, 0, -1)
@@ -121,14 +113,11 @@ class Demo:
         scores = self._scores()
         value, _ = worker.read_counter(counter)
         os.close(counter)
-        lost = sum(scores) - value
         self._screen.live(self._bars(scores, 1.0), last=True)
-        self._verdict(kind, scores, value, lost, handovers / seconds)
+        self._verdict(kind, scores, value, handovers / seconds)
 
-    def _verdict(
-        self, kind: str, scores: list[int], value: int, lost: int, handovers: float
-    ) -> None:
-        paint = self._screen.paint
+    def _verdict(self, kind: str, scores: list[int], value: int, handovers: float) -> None:
+        paint, lost = self._screen.paint, sum(scores) - value
         summary = f"   {sum(scores):,} increments, the counter shows {value:,}: "
         if kind == "bare":
             percent = f"{lost:,} updates lost ({100 * lost / max(sum(scores), 1):.0f} %)"
@@ -136,18 +125,15 @@ class Demo:
             return
         self._screen.line(summary + paint("green" if lost == 0 else "red", f"{lost:,} lost"))
         fair = 100 * min(scores) / max(*scores, 1)
-        self._screen.line(
-            f"   {handovers:,.0f} hand-overs/s · smallest share = {fair:.0f} % of the largest"
-        )
-        self._claims.append(
-            (lost == 0 and value > 0, f"with the lock: {lost} of {value:,} updates lost")
-        )
+        shares = f"smallest share = {fair:.0f} % of the largest"
+        self._screen.line(f"   {handovers:,.0f} hand-overs/s · {shares}")
+        claim = f"with the lock: {lost} of {value:,} updates lost"
+        self._claims.append((lost == 0 and value > 0, claim))
 
     def _scores(self) -> list[int]:
         data = (self._folder / worker.SCORES).read_bytes()
-        return [
-            int.from_bytes(data[at : at + worker.SLOT]) for at in range(0, len(data), worker.SLOT)
-        ]
+        slot = worker.SLOT
+        return [int.from_bytes(data[at : at + slot]) for at in range(0, len(data), slot)]
 
     def _bars(self, scores: list[int], passed: float) -> list[str]:
         """Draw one bar per process. They grow with time; the longest is full at the end."""
@@ -158,8 +144,6 @@ class Demo:
             f"{paint('yellow', self._screen.bar(passed * score / most, width))} {score:>10,}"
             for process, score in zip(self._processes, scores, strict=True)
         ]
-
-    # ---- 3: kill -9 ------------------------------------------------------------------------
 
     def _kill(self) -> None:
         paint, lease = self._screen.paint, 10.0
@@ -184,19 +168,13 @@ class Demo:
                 raise Failed(f"process {heir.pid} replied {reply[0]} after the holder was killed")
             took = float(reply[2]) - killed_at
             longest = max(longest, took)
-            later = paint("green", f"{took * 1000:.1f} ms")
-            self._screen.live(
-                [f"{action} → pid {heir.pid} holds the lock {later} later"], last=True
-            )
+            later = f"holds the lock {paint('green', f'{took * 1000:.1f} ms')} later"
+            self._screen.live([f"{action} → pid {heir.pid} {later}"], last=True)
             holder = heir
         holder.send("release")
         self._expect(holder, "released")
-        self._claims.append(
-            (
-                longest < lease,
-                f"{KILLS} holders killed: at most {longest * 1000:.0f} ms until the next one",
-            )
-        )
+        claim = f"{KILLS} holders killed: at most {longest * 1000:.0f} ms until the next one"
+        self._claims.append((longest < lease, claim))
 
     def _wait_for_queue(self, length: int) -> None:
         until = clock.now() + PATIENCE
@@ -205,27 +183,23 @@ class Demo:
                 raise Failed("no process waits for the lock")
             time.sleep(0.01)
 
-    # ---- 4: the fence ----------------------------------------------------------------------
-
     def _sleep(self) -> None:
         paint = self._screen.paint
         sleeper, heir = self._processes[-2:]
         lease = max(0.5, self._seconds / 10)
         sleeper.send("hold", "account", lease, PATIENCE)
         old = int(self._expect(sleeper, "held")[1])
-        self._screen.line(
-            f"   pid {sleeper.pid} holds the lock: fence {_short(old)}, lease {lease:g} s"
-        )
+        terms = f"fence {_short(old)}, lease {lease:g} s"
+        self._screen.line(f"   pid {sleeper.pid} holds the lock: {terms}")
         heir.send("hold", "account", lease, PATIENCE)
         sleeper.signal(signal.SIGSTOP)
         self._drain(sleeper, lease)
         new = int(self._expect(heir, "held")[1])
         heir.send("write", "the-heir")
         accepted = heir.reply() == ["accepted"]
-        self._screen.line(
-            f"   pid {heir.pid} holds the lock: fence {_short(new)}, writes: "
-            + paint("green", "accepted" if accepted else "refused")
-        )
+        result = paint("green", "accepted" if accepted else "refused")
+        terms = f"fence {_short(new)}, writes: {result}"
+        self._screen.line(f"   pid {heir.pid} holds the lock: {terms}")
         sleeper.signal(signal.SIGCONT)
         sleeper.send("write", "the-sleeper")
         refused = sleeper.reply() == ["refused"]
@@ -233,10 +207,9 @@ class Demo:
         knows = sleeper.reply() == ["lost"]
         heir.send("release")
         self._expect(heir, "released")
-        self._screen.line(
-            f"   pid {sleeper.pid} wakes up and writes with fence {_short(old)}: "
-            + paint("green" if refused else "red", "refused" if refused else "accepted")
-        )
+        result = paint("green", "refused") if refused else paint("red", "accepted")
+        wakes = f"wakes up and writes with fence {_short(old)}"
+        self._screen.line(f"   pid {sleeper.pid} {wakes}: {result}")
         with contextlib.closing(sqlite3.connect(self._folder / worker.WITNESS)) as witness:
             (text,) = witness.execute("SELECT text FROM account").fetchone()
         kept = accepted and refused and text == "the-heir" and new > old

@@ -37,16 +37,12 @@ from lockfast.stores.health_checks import (
 from lockfast.sync import Client, Hold
 
 NAMESPACE = "lockfast-doctor"
-CYCLES = 50
-MEASURING_LIMIT = 3.0
-PATIENCE = 5.0
-LEASE = 10.0
+CYCLES, MEASURING_LIMIT = 50, 3.0
+PATIENCE, LEASE = 5.0, 10.0
 # Limits of the median and of the 99th percentile. An outlier must not fail a CI run, so the second
 # yields only a note.
 SLOW_P50, SLOW_P99 = 0.1, 0.05
 MAX_SKEW = 1.0
-
-
 # What an operator can do about a permanent error of the store.
 MISSING = "the error message names what is missing"
 
@@ -69,9 +65,8 @@ def examine(client: Client) -> Iterator[HealthCheck]:
 
 
 def _not_reached(error: BackendError) -> HealthCheck:
-    do = "check that the server runs and can be reached from this host"
-    if not error.transient:
-        do = MISSING
+    down = "check that the server runs and can be reached from this host"
+    do = down if error.transient else MISSING
     return replace(bad("contact", str(error), do), facts={"transient": error.transient})
 
 
@@ -83,9 +78,6 @@ def _store_checks(client: Client) -> Iterator[HealthCheck]:
         yield from client.store.health_checks()
     except BackendError:
         pass  # reported by the contact check, or by the verbs that follow
-
-
-# ---- verbs -----------------------------------------------------------------------------------
 
 
 def _verbs(client: Client, name: str) -> Iterator[HealthCheck]:
@@ -112,11 +104,9 @@ def _verbs(client: Client, name: str) -> Iterator[HealthCheck]:
     if done == 5:
         yield ok("rights", "a lock can be acquired, renewed, inspected, listed, waited for, broken")
     if fences != sorted(set(fences)):
-        yield bad(
-            "fence",
-            f"fences do not grow from hold to hold: {', '.join(map(str, fences))}",
-            "do not use this store for locks, and report a bug in lockfast",
-        )
+        found = f"fences do not grow from hold to hold: {', '.join(map(str, fences))}"
+        do = "do not use this store for locks, and report a bug in lockfast"
+        yield bad("fence", found, do)
     yield from _latency(client, name)
     if client.capabilities.across == "network":
         yield from _clock(client, name)
@@ -168,9 +158,6 @@ def _break(client: Client, name: str) -> int:
         return after.fence
 
 
-# ---- latency and clock -----------------------------------------------------------------------
-
-
 def _latency(client: Client, name: str) -> Iterator[HealthCheck]:
     taken: list[float] = []
     until = clock.now() + MEASURING_LIMIT
@@ -189,9 +176,8 @@ def judged_latency(taken: list[float]) -> HealthCheck:
     """Judge the durations of acquire-and-release cycles."""
     taken = sorted(taken)
     p50, p99 = taken[len(taken) // 2], taken[min(len(taken) * 99 // 100, len(taken) - 1)]
-    text = (
-        f"acquire and release: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms ({len(taken)} cycles)"
-    )
+    text = f"acquire and release: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms"
+    text += f" ({len(taken)} cycles)"
     if p50 >= SLOW_P50:
         health_check = warn("latency", text, "find out what is slow: the network, or the server")
     elif p99 >= SLOW_P99:
@@ -218,8 +204,8 @@ def _clock(client: Client, name: str) -> Iterator[HealthCheck]:
 
 
 def judged_clock(skew: float, error: float) -> HealthCheck:
-    direction = "ahead of" if skew > 0 else "behind"
-    text = f"the server's clock is {abs(skew):.3f} s {direction} this host's"
+    order = "ahead of" if skew > 0 else "behind"
+    text = f"the server's clock is {abs(skew):.3f} s {order} this host's"
     health_check = ok("clock", f"{text} (± {error * 1e3:.1f} ms)")
     if abs(skew) - error >= MAX_SKEW:
         health_check = warn(
@@ -229,9 +215,6 @@ def judged_clock(skew: float, error: float) -> HealthCheck:
             "synchronize both clocks with NTP",
         )
     return replace(health_check, facts={"skew_seconds": round(skew, 4)})
-
-
-# ---- the result ------------------------------------------------------------------------------
 
 
 def document(client: Client, health_checks: list[HealthCheck]) -> dict[str, object]:
@@ -245,13 +228,13 @@ def document(client: Client, health_checks: list[HealthCheck]) -> dict[str, obje
         "verdict": worst(health_checks).name.lower(),
         "checks": [
             {
-                "level": health_check.level.name.lower(),
-                "about": health_check.about,
-                "found": health_check.found,
-                "do": health_check.do,
-                "facts": dict(health_check.facts),
+                "level": one.level.name.lower(),
+                "about": one.about,
+                "found": one.found,
+                "do": one.do,
+                "facts": dict(one.facts),
             }
-            for health_check in health_checks
+            for one in health_checks
         ],
     }
 

@@ -2,8 +2,7 @@
 
 This step exists for one thing that must happen between fork and exec: to ask Linux to kill the
 command when `lockfast run` dies, even by SIGKILL. A ``preexec_fn`` would run in a forked copy of a
-process that has threads (the keeper), which is not safe; a separate program is. It costs some
-15 ms, and imports nothing of lockfast.
+process with threads (the keeper), which is not safe. This costs 15 ms and imports no lockfast.
 
 Processes that the command itself started, and a set-user-id command, are not killed: there only the
 fence protects.
@@ -23,10 +22,8 @@ def exec_command(parent: int, command: list[str]) -> int:
     """Execute the command. Returns only if that fails: the exit code."""
     if sys.platform == "linux":
         die_with_parent()
-        if os.getppid() != parent:
-            return (
-                128 + signal.SIGKILL
-            )  # the parent died before the request, so no signal would come
+        if os.getppid() != parent:  # it died before the request, so no signal would come
+            return 128 + signal.SIGKILL
     # Python ignores these two, and ignored signals stay ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -43,8 +40,7 @@ def exec_command(parent: int, command: list[str]) -> int:
 
 
 def die_with_parent() -> None:
-    """Request SIGKILL, not SIGTERM: on a store that detects dead processes, the lock is already
-    free by then."""
+    """Request SIGKILL, not SIGTERM: a store that detects dead processes has freed the lock."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 

@@ -1,7 +1,6 @@
 """Exit codes of the command, and error messages: one line each on stderr.
 
-The codes follow sysexits.h where it defines one (unavailable, OS error, temporary failure); 76 is
-our own.
+The codes follow sysexits.h (unavailable, OS error, temporary failure); 76 is our own.
 """
 
 from __future__ import annotations

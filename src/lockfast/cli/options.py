@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from lockfast.sync import Client, connect
 
@@ -22,27 +23,47 @@ def exits(done: str, more: str = "") -> str:
     return EXITS.format(done=done, more=more)
 
 
+def explain(parser: argparse.ArgumentParser, description: str, epilog: str) -> None:
+    parser.description, parser.epilog, parser.formatter_class = description, epilog, HELP
+
+
+def add_number(
+    parser: argparse.ArgumentParser,
+    option: str,
+    convert: Callable[[str], object],
+    metavar: str,
+    text: str,
+    default: object = None,
+) -> None:
+    parser.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
+
+
+def add_names(parser: argparse.ArgumentParser, verb: str) -> None:
+    what = f"{verb} only names that begin with PREFIX"
+    parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help=what)
+    what = f"{verb} the names of all namespaces"
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help=what)
+
+
+def add_wide(parser: argparse.ArgumentParser) -> None:
+    what = "do not shorten columns to fit the screen"
+    parser.add_argument("-w", "--wide", action="store_true", help=what)
+
+
 def add_store(parser: argparse.ArgumentParser, *, namespace: str = "default") -> None:
-    add = parser.add_argument
-    add(
-        "--url",
-        metavar="U",
-        help="URL of the store (default: $LOCKFAST_URL, else this user's embedded store)",
-    )
-    add("--namespace", metavar="N", help=f"namespace of the names (default: {namespace})")
+    what = "URL of the store (default: $LOCKFAST_URL, else this user's embedded store)"
+    parser.add_argument("--url", metavar="U", help=what)
+    what = f"namespace of the names (default: {namespace})"
+    parser.add_argument("--namespace", metavar="N", help=what)
 
 
 def add_once(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="NAME is a periodic job of @once_every, not a lock",
-    )
+    what = "NAME is a periodic job of @once_every, not a lock"
+    parser.add_argument("--once", action="store_true", help=what)
 
 
-def add_json(
-    parser: argparse.ArgumentParser, what: str = "print one JSON document, for scripts"
-) -> None:
+def add_json(parser: argparse.ArgumentParser, prints: str = "one JSON document") -> None:
+    what = f"print {prints}, for scripts"
     parser.add_argument("--json", action="store_true", help=what)
 
 

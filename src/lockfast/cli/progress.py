@@ -1,8 +1,7 @@
 """Status line of `lockfast run` while it waits on a terminal: the holder, and the queue position.
 
-A separate thread inspects the store and rewrites the line in place, so that the waiting itself is
-unaffected; the line is erased when the wait ends. If stderr is not a terminal, nothing is inspected
-or written.
+A separate thread inspects the store and rewrites the line in place, so the waiting is unaffected;
+the line is erased when the wait ends. Without a terminal nothing is inspected or written.
 """
 
 from __future__ import annotations

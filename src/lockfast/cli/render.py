@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from lockfast.cli.admin import Inspection
+from lockfast.cli.admin import Address, Inspection
 from lockfast.cli.sanitize import escaped
 from lockfast.core.explain import ago
 from lockfast.model import ALL_SLOTS, BARRIER, Holder, Snapshot, Waiter, Who, kind_of
@@ -39,9 +39,6 @@ def mode(take: int, slots: int) -> str | None:
     if slots != ALL_SLOTS:
         return None
     return "write" if take == ALL_SLOTS else "read"
-
-
-# ---- text -----------------------------------------------------------------------------------
 
 
 def kind_cell(inspection: Inspection) -> str:
@@ -85,17 +82,12 @@ def waiting_for(waiter: Waiter, snapshot: Snapshot) -> str:
     return ago(snapshot.now - waiter.since)
 
 
-# ---- JSON -----------------------------------------------------------------------------------
-
-
 def document(inspection: Inspection) -> dict[str, Any]:
     """State of one name."""
     address, snapshot = inspection
     kind, size = kind_and_size(snapshot)
     return {
-        "namespace": address.namespace,
-        "name": address.name,
-        "once": address.once,
+        **address_document(address),
         "kind": kind,
         "size": size,
         "taken": taken(snapshot),
@@ -106,6 +98,10 @@ def document(inspection: Inspection) -> dict[str, Any]:
             for position, waiter in enumerate(snapshot.waiters, 1)
         ],
     }
+
+
+def address_document(address: Address) -> dict[str, Any]:
+    return {"namespace": address.namespace, "name": address.name, "once": address.once}
 
 
 def holder_document(holder: Holder, snapshot: Snapshot) -> dict[str, Any]:

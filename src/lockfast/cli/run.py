@@ -36,18 +36,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from lockfast import clock
+from lockfast.cli import exit_codes
 from lockfast.cli.admin import Admin
 from lockfast.cli.child import Child
-from lockfast.cli.exit_codes import (
-    BUSY,
-    LOST,
-    NO_PROCESS,
-    NOT_EXECUTABLE,
-    NOT_FOUND,
-    UNREACHABLE,
-    fail,
-    print_stderr,
-)
+from lockfast.cli.exit_codes import fail, print_stderr
 from lockfast.cli.progress import Progress
 from lockfast.errors import AcquireTimeout, BackendError, ConfigurationError, HoldLost
 from lockfast.sync import Client, Hold, Lock, Semaphore, connect
@@ -81,23 +73,19 @@ class Terms:
 
 
 def run(name: str, command: Sequence[str], terms: Terms) -> int:
-    """Hold the lock while the command runs, and return the exit code.
-
-    Takes over the signals and the children of this process, so call it in a dedicated one.
-    """
+    """Hold the lock while the command runs, and return the exit code. Takes over the signals and
+    the children of this process, so call it in a dedicated one."""
     for option, seconds in (("--lease", terms.lease), ("--max-hold", terms.max_hold)):
         if seconds is not None and not seconds >= MIN_LEASE:
-            raise ConfigurationError(
-                f"{option} {seconds:g}: must be at least {MIN_LEASE:g} s, as the command has to be "
-                "stopped before it is over"
-            )
+            least = f"must be at least {MIN_LEASE:g} s"
+            why = "as the command has to be stopped before it is over"
+            raise ConfigurationError(f"{option} {seconds:g}: {least}, {why}")
     if reason := _not_runnable(command[0]):
         return reason
     try:
         with Signals() as signals, _client(terms) as client:
             lock = _lock(client, name, command, terms, signals)
-            admin = Admin(client)
-            address = admin.address(name)
+            address = (admin := Admin(client)).address(name)
             with Progress(lambda: admin.inspect(address)):
                 hold = lock.acquire()
             # A granted waiter starts with a short lease; renew, so that the command has a full one.
@@ -112,14 +100,14 @@ def run(name: str, command: Sequence[str], terms: Terms) -> int:
         return 128 + interrupted.signum
     except AcquireTimeout as error:
         if not terms.skip:
-            return fail(str(error), BUSY)
+            return fail(str(error), exit_codes.BUSY)
         if sys.stderr.isatty():  # cron would mail this line
             print_stderr(f"skipped: {error}")
         return 0
     except BackendError as error:
-        return fail(str(error), UNREACHABLE)
+        return fail(str(error), exit_codes.UNREACHABLE)
     except HoldLost as error:
-        return fail(f"{error}. The command was not started", LOST)
+        return fail(f"{error}. The command was not started", exit_codes.LOST)
 
 
 def _client(terms: Terms) -> Client:
@@ -153,7 +141,9 @@ def _run_under(hold: Hold, command: Sequence[str], signals: Signals, until: floa
     try:
         child = Child(command, environment)
     except OSError as error:
-        return fail(f"cannot start a process for {command[0]}: {error.strerror}", NO_PROCESS)
+        return fail(
+            f"cannot start a process for {command[0]}: {error.strerror}", exit_codes.NO_PROCESS
+        )
     try:
         return _watch(child, hold, signals, until)
     except BaseException:
@@ -201,10 +191,9 @@ def _stop(child: Child, hold: Hold, margin: float, until: float | None) -> int:
         why = "has reached --max-hold"
     print_stderr(f"the hold on {hold.name!r} (fence {hold.fence}) {why}: the command was stopped")
     if child.has_members():
-        print_stderr(
-            f"pid {child.pid} has not ended after SIGKILL; it may continue without the lock"
-        )
-    return LOST
+        may = "it may continue without the lock"
+        print_stderr(f"pid {child.pid} has not ended after SIGKILL; {may}")
+    return exit_codes.LOST
 
 
 def _wait_until_gone(child: Child, seconds: float) -> None:
@@ -226,8 +215,8 @@ def _not_runnable(program: str) -> int | None:
     if shutil.which(program):
         return None
     if os.path.dirname(program) and os.path.exists(program):
-        return fail(f"{program}: not an executable file", NOT_EXECUTABLE)
-    return fail(f"{program}: command not found", NOT_FOUND)
+        return fail(f"{program}: not an executable file", exit_codes.NOT_EXECUTABLE)
+    return fail(f"{program}: command not found", exit_codes.NOT_FOUND)
 
 
 class Interrupted(BaseException):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockfast.cli.sanitize import padded, shorten, width_of
@@ -22,6 +22,10 @@ class Column:
     title: str
     right: bool = False
     shortens: bool = False
+
+
+def right_aligned(*titles: str) -> Iterator[Column]:
+    return (Column(title, right=True) for title in titles)
 
 
 def room(*, wide: bool = False) -> int | None:

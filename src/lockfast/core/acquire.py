@@ -34,8 +34,7 @@ SELF_REFRESH = 2 * REFRESH
 # The least time for which a waiter keeps asking a store that does not answer.
 PATIENCE = 10.0
 RETRY_PAUSE, LONGEST_PAUSE = 0.02, 0.2
-# A budget is divided into this many attempts, so that a request can be repeated if its reply is
-# lost.
+# A budget allows this many attempts, so that a request whose reply is lost can be repeated.
 ATTEMPTS = 3
 
 
@@ -225,8 +224,7 @@ def _accepted_grant(
 
 
 def _is_stale_fence(waiting: Waiting, grant: Granted) -> bool:
-    """True if the fence is not above the last one known to be issued. (0: a store without
-    fences.)"""
+    """True if the fence is not above the last one known (0: a store without fences)."""
     return 0 < grant.fence <= waiting.last[1]
 
 

@@ -12,8 +12,7 @@ def taken_message(name: str, timeout: float, snapshot: Snapshot | None) -> str:
 
 
 def describe(snapshot: Snapshot | None) -> str:
-    """The first holder, since when and for how long it holds the name, and the number of
-    waiters."""
+    """The first holder, since when and for how long, and the number of waiters."""
     if snapshot is None:
         return "its holder is unknown (the store did not answer)"
     if not snapshot.holders:

@@ -46,16 +46,14 @@ class Holding(Validity):
             await self._become_reader(held)
 
     async def _give_back(self, held: Held, answer: bool | BaseException | None = None) -> None:
-        """Release at the store, then emit the event: the next holder must not wait for
-        listeners."""
+        """Release at the store before emitting: the next holder must not wait for listeners."""
         try:
             await self.give_back(held, answer)
         finally:
             self.ledger.emit_end(held)
 
     def release_now(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """Release without a coroutine in the common case, as `attempt_now` acquires; else return
-        the coroutine to run instead."""
+        """Release without a coroutine in the common case; else return the coroutine to run."""
         now = self.runtime.now()
         if self._claim_now is None or not _is_common(held, now):
             return self.release(held, take)
@@ -73,8 +71,7 @@ class Holding(Validity):
         return None
 
     def release_soon(self, held: Held, take: int = 1) -> Coroutine[Any, Any, None] | None:
-        """Release with one coroutine instead of three in the common case; else return the coroutine
-        to await instead."""
+        """Release with one coroutine in the common case; else return the coroutine to await."""
         now = self.runtime.now()
         if self._claim_soon is None or not _is_common(held, now):
             return self.release(held, take)
@@ -272,8 +269,7 @@ class Holding(Validity):
                     self._release_again(self.backend, held.claim, budget), budget
                 )
                 raise
-        # "Not held" after a lost reply: our own first request released it, unless the lease may
-        # have expired meanwhile.
+        # "Not held" after a lost reply: our first request released it, unless the lease expired.
         unknown, held.unknown = held.unknown, False
         if not known and (not unknown or self.runtime.now() >= held.deadline):
             cause = "the store no longer knew it when it was released"

@@ -73,8 +73,7 @@ class Keeper:
         return self._running
 
     def schedule(self, due: float) -> None:
-        """Make the keeper run at ``due``, when an entry of the ledger is due. Not under the
-        mutex."""
+        """Make the keeper run when an entry of the ledger is due. Not under the mutex."""
         if due >= self.wakes_at:
             return  # rule 4: the common case
         with self._ledger.mutex:
@@ -149,8 +148,7 @@ class Keeper:
         return bool(overdue or work)
 
     def keep_withdrawing(self, claim: Claim) -> None:
-        """Withdraw a claim that nobody wants any more, again and again, because the store did not
-        answer the first attempt."""
+        """Keep withdrawing a claim for which the store did not answer the first attempt."""
         now = self.runtime.now()
         with self._ledger.mutex:
             self._ledger.withdrawals[claim.id] = (claim, now + self._leave_for)
@@ -164,8 +162,7 @@ class Keeper:
             self.keep_withdrawing(claim)
 
     async def _withdraw_claims(self, now: float) -> None:
-        """Apply rule 7. Stop at the first claim that is not answered: the store is still
-        unreachable."""
+        """Apply rule 7. Stop at the first claim without an answer: the store is still away."""
         self._withdraw_at = NEVER
         for claim_id, (claim, until) in list(self._ledger.withdrawals.items()):
             try:
@@ -186,8 +183,7 @@ class Keeper:
     def _plan(
         self, now: float
     ) -> tuple[list[Held], list[Held | Waiting], list[tuple[Held, Alarm]]]:
-        """Find expired holds, entries to renew now, and holds to warn about; set when to scan
-        again."""
+        """Find expired holds, entries to renew and holds to warn about; set the next scan."""
         overdue: list[Held] = []
         work: list[Held | Waiting] = []
         long: list[tuple[Held, Alarm]] = []

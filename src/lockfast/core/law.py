@@ -44,8 +44,7 @@ from lockfast.model import (
     Who,
 )
 
-# How long a waiter stays in the queue without being refreshed. The keeper refreshes four times as
-# often.
+# How long a waiter stays queued without a refresh. The keeper refreshes four times as often.
 WAITER_LEASE = 6.0
 REFRESH = WAITER_LEASE / 4
 # The lease of a grant to a waiter that is not asking at this moment. It must outlast a few
@@ -155,8 +154,7 @@ def release(book: Book, claim: Claim) -> bool:
 
 
 def leave(book: Book, claim: Claim) -> Snapshot:
-    """Remove the waiter, or release a grant that crossed this request; return a snapshot for the
-    time-out message."""
+    """Remove the waiter, or a grant that crossed this request; return a snapshot."""
     crossed = book.end_hold(claim.id)
     if not crossed and (waiter := book.waiter(claim.id)) is not None:
         book.remove_waiter(waiter)
@@ -199,8 +197,7 @@ def resize(book: Book, expected: int, slots: int) -> int:
     for fair in (True, False):
         for waiter in list(book.waiting(fair=fair)):
             if waiter.take > slots:
-                # It could never be served, nor could anybody behind it. Woken, it claims again and
-                # gets `Differs`.
+                # It could never be served. Woken, it claims again and gets `Differs`.
                 book.remove_waiter(waiter)
                 book.wake(waiter, None)
             else:

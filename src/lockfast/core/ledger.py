@@ -44,8 +44,7 @@ HELD, RELEASED, LOST, DETACHED = State
 
 
 class Alarm(NamedTuple):
-    """A hold's ``warn_after``: when to warn, after how many seconds, and the owner's stack by
-    then."""
+    """A hold's ``warn_after``: when to warn, after how many seconds, the owner's stack."""
 
     at: float
     after: float
@@ -216,8 +215,7 @@ class Waiting:
 
 
 class Ledger:
-    """A client's holds and waiters, by claim id for the keeper and by (name, owner) for
-    re-entry."""
+    """A client's holds and waiters, by claim id and, for re-entry, by (name, owner)."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -254,8 +252,7 @@ class Ledger:
         return sum(self.hold_time) - self.lost
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
-        """End a hold, so that the keeper stops renewing it. Under the mutex, and only while it is
-        HELD."""
+        """End a HELD hold, so that the keeper stops renewing it. Under the mutex."""
         self.kept.pop(held.claim[1], None)
         if state is LOST:
             held.cause = cause
@@ -283,8 +280,7 @@ class Ledger:
             del self.by_owner[key]
 
     def lose(self, held: Held, cause: str) -> None:
-        """Mark the hold as lost and notify, once. Not under the mutex: callbacks and listeners are
-        foreign code."""
+        """Mark the hold as lost and notify, once. Not under the mutex: that runs user code."""
         with self.mutex:
             if held.state is not HELD:
                 return
@@ -292,8 +288,7 @@ class Ledger:
         self.notify_end(held)
 
     def notify_end(self, held: Held) -> None:
-        """Run the callbacks of a hold that has ended and emit the event, once. Not under the
-        mutex."""
+        """Run the callbacks of an ended hold and emit the event, once. Not under the mutex."""
         self.run_callbacks(held)
         self.emit_end(held)
 
@@ -316,8 +311,7 @@ class Ledger:
             self.listeners.ended(held, began)
 
     def on_end(self, held: Held, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the hold has ended, for whatever reason; at once if it has
-        already."""
+        """Call ``callback`` when the hold has ended for any reason; at once if it has."""
         with self.mutex:
             if held.state is HELD:
                 if held.callbacks is None:

@@ -67,8 +67,7 @@ class Listeners:
         return Acquired(self._store, bare(claim.name), template, fence, waited)
 
     def ended(self, held: Held, began: Acquired) -> None:
-        """Emit the end of a hold. A hold with a cause is lost, even if the loss was noticed only on
-        release."""
+        """Emit the end of a hold. One with a cause is lost, even if noticed only on release."""
         fields = (began.store, began.name, began.template, began.fence, held.lasted)
         if held.cause:
             self.emit(Lost(*fields, held.cause))

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 async def wait_lost(holds: Sequence[tuple[Validity, Held]], timeout: float | None) -> bool:
-    """Wait until any of the holds ends; True if it was lost. This needs no keeper: it also wakes up
-    at the deadlines."""
+    """Wait until any of the holds ends; True if lost. Wakes at deadlines too, without a keeper."""
     runtime = holds[0][0].runtime
     until = FOREVER if timeout is None else runtime.now() + timeout
     signal = runtime.signal()

@@ -1,5 +1,4 @@
-"""Semaphore operations besides acquire: resizing, and permits that belong to whoever knows their
-id, not to a process."""
+"""Semaphore operations besides acquire: resizing, and permits owned by their id, not a process."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ async def resize(core: Core, terms: Terms, permits: int) -> None:
 
 
 async def take_permit(core: Core, terms: Terms, timeout: float | None) -> str | Snapshot | None:
-    """Acquire a permit and return its id. The permit lasts as long as its lease, even if this
-    process ends."""
+    """Acquire a permit and return its id. It lasts for its lease, even if this process ends."""
     outcome = await core.attempt(terms, timeout)
     if not isinstance(outcome, Held):
         return outcome

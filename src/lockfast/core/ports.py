@@ -48,8 +48,7 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        """Run ``work`` to its end although the caller is being cancelled; stop waiting for it after
-        ``limit`` seconds."""
+        """Run ``work`` to its end despite cancellation; stop waiting after ``limit`` seconds."""
 
     def owner(self) -> object:
         """The current task, or else the current thread. Two owners never compare equal."""
@@ -135,11 +134,9 @@ class Backend(Protocol):
     async def break_hold(self, name: str, fence: int, budget: float) -> bool: ...
 
     async def listen(self, timeout: float | None) -> None:
-        """The keeper's pause: deliver wake-ups until one arrived, `interrupt` was called, or the
-        time-out is over."""
+        """Deliver wake-ups until one arrived, `interrupt` was called, or the time-out is over."""
 
     def interrupt(self) -> None:
-        """Make `listen` return. May be called from any thread; if nobody is listening, the next
-        `listen` returns at once."""
+        """Make `listen` return, or the next one if none runs. Callable from any thread."""
 
     def close(self) -> None: ...

@@ -19,20 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
 
-from lockfast.events import (
-    Acquired,
-    Detached,
-    Event,
-    Failed,
-    Lost,
-    NameEvent,
-    Refused,
-    Released,
-    RenewFailed,
-    TimedOut,
-    WaitBegan,
-    WaitEnded,
-)
+from lockfast import events
 from lockfast.metrics import BUCKETS
 from lockfast.metrics.templates import Templates
 
@@ -95,10 +82,10 @@ class OtelEvents:
             "lockfast.renew_errors", description="Renewals that failed and were repeated"
         )
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RenewFailed):
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.RenewFailed):
             self._renew_errors.add(1, {"lockfast.store": event.store})
-        elif isinstance(event, NameEvent):
+        elif isinstance(event, events.NameEvent):
             label = self._templates.label(event)
             attributes: Attributes = {"lockfast.store": event.store, "lockfast.template": label}
             self._count(event, attributes)
@@ -108,49 +95,48 @@ class OtelEvents:
                     self._pid = os.getpid()
                 self._trace(event, attributes)
 
-    def _count(self, event: NameEvent, attributes: Attributes) -> None:
+    def _count(self, event: events.NameEvent, attributes: Attributes) -> None:
         match event:
-            case Acquired():
+            case events.Acquired():
                 self._wait.record(event.waited, attributes)
                 self._held.add(1, attributes)
-            case Released() | Detached() | Lost():
+            case events.Released() | events.Detached() | events.Lost():
                 self._hold.record(event.lasted, attributes)
                 self._held.add(-1, attributes)
-                if isinstance(event, Lost):
+                if isinstance(event, events.Lost):
                     self._lost.add(1, attributes)
-            case WaitBegan():
+            case events.WaitBegan():
                 self._waiting.add(1, attributes)
-            case WaitEnded():
+            case events.WaitEnded():
                 self._waiting.add(-1, attributes)
-            case TimedOut():
+            case events.TimedOut():
                 self._timed_out.add(1, attributes)
-            case Refused():
+            case events.Refused():
                 self._refused.add(1, attributes)
-            case Failed():
+            case events.Failed():
                 self._failed.add(1, attributes)
 
-    def _trace(self, event: NameEvent, attributes: Attributes) -> None:
+    def _trace(self, event: events.NameEvent, attributes: Attributes) -> None:
         here = context.get_current()
         match event:
-            case Acquired():
+            case events.Acquired():
                 self._requested_in[event.store, event.name, event.fence] = here
                 attributes = {**attributes, "lockfast.fence": event.fence}
                 self._span("lockfast.acquire", event, event.waited, here, attributes, "acquired")
-            case TimedOut():
+            case events.TimedOut():
                 self._span(
                     "lockfast.acquire", event, event.waited, here, attributes, "timed out", True
                 )
-            case Refused():
+            case events.Refused():
                 self._span("lockfast.acquire", event, event.waited, here, attributes, "refused")
-            case Failed():
+            case events.Failed():
                 self._span(
                     "lockfast.acquire", event, event.waited, here, attributes, event.error, True
                 )
-            case Released() | Detached() | Lost():
+            case events.Released() | events.Detached() | events.Lost():
                 requested_in = self._requested_in.pop((event.store, event.name, event.fence), here)
                 attributes = {**attributes, "lockfast.fence": event.fence}
-                lost = isinstance(event, Lost)
-                if isinstance(event, Lost):
+                if lost := isinstance(event, events.Lost):
                     attributes = {**attributes, "lockfast.cause": event.cause}
                 outcome = type(event).__name__.lower()
                 self._span(
@@ -160,7 +146,7 @@ class OtelEvents:
     def _span(
         self,
         kind: str,
-        event: NameEvent,
+        event: events.NameEvent,
         lasted: float,
         parent: Context,
         attributes: Attributes,

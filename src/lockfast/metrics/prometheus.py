@@ -15,20 +15,7 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from lockfast.events import (
-    Acquired,
-    Detached,
-    Event,
-    Failed,
-    Lost,
-    NameEvent,
-    Refused,
-    Released,
-    RenewFailed,
-    TimedOut,
-    WaitBegan,
-    WaitEnded,
-)
+from lockfast import events
 from lockfast.metrics import BUCKETS
 from lockfast.metrics.templates import Templates
 
@@ -120,34 +107,34 @@ class PrometheusEvents:
         self._series: dict[tuple[str, str], _Series] = {}
         self._pid = os.getpid()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         if self._pid != os.getpid():
             self._reset_after_fork()
         store = self._store or event.store
-        if isinstance(event, NameEvent):
+        if isinstance(event, events.NameEvent):
             self._count(self._series_of(store, self._templates.label(event)), event)
-        elif isinstance(event, RenewFailed):
+        elif isinstance(event, events.RenewFailed):
             self._of.renew_errors.labels(store).inc()
 
-    def _count(self, series: _Series, event: NameEvent) -> None:
+    def _count(self, series: _Series, event: events.NameEvent) -> None:
         match event:
-            case Acquired():
+            case events.Acquired():
                 series.wait.observe(event.waited)
                 series.held.inc()
-            case Released() | Detached() | Lost():
+            case events.Released() | events.Detached() | events.Lost():
                 series.hold.observe(event.lasted)
                 series.held.dec()
-                if isinstance(event, Lost):
+                if isinstance(event, events.Lost):
                     series.lost.inc()
-            case WaitBegan():
+            case events.WaitBegan():
                 series.waiting.inc()
-            case WaitEnded():
+            case events.WaitEnded():
                 series.waiting.dec()
-            case TimedOut():
+            case events.TimedOut():
                 series.timed_out.inc()
-            case Refused():
+            case events.Refused():
                 series.refused.inc()
-            case Failed():
+            case events.Failed():
                 series.failed.inc()
 
     def _series_of(self, store: str, template: str) -> _Series:
@@ -157,12 +144,9 @@ class PrometheusEvents:
         return series
 
     def _reset_after_fork(self) -> None:
-        """Reset the gauges in a forked child, which holds nothing of its parent's.
-
-        (With a multiprocess directory, prometheus_client handles this itself.) Done at the first
-        event and not in a fork hook: a mutex of prometheus_client that was held during the fork
-        would block a child that uses no locks.
-        """
+        """Reset the gauges in a forked child, which holds nothing of its parent's. (With a
+        multiprocess directory, prometheus_client does.) At the first event, not in a fork hook: a
+        mutex of prometheus_client, held during the fork, would block a child without locks."""
         with _mutex:
             if self._pid != os.getpid():
                 if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:

@@ -41,8 +41,7 @@ def current_owner() -> object:
 
 
 def current_identity(label: str) -> tuple[object, str]:
-    """The current owner, and its description as `Who.encoded` writes it, cached for the hot
-    path."""
+    """The current owner and its description, as `Who.encoded` writes it; cached."""
     if asyncio._get_running_loop() is not None:
         return task_identity(label)
     return _local.owner, _encoded(_local.thread.name, label)

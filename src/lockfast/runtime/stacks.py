@@ -24,8 +24,7 @@ AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 def current_stack() -> Callable[[], str]:
-    """A function that formats the stack of the current task, or else thread. It may be called later
-    and from any thread."""
+    """A function that formats the stack of the current task or thread, later, from any thread."""
     loop = asyncio._get_running_loop()
     task = asyncio.current_task(loop) if loop is not None else None
     if task is not None:

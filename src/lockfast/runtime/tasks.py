@@ -58,8 +58,7 @@ class TaskRuntime:
         await asyncio.sleep(max(seconds, 0.0))
 
     async def shielded(self, work: Coroutine[Any, Any, object], limit: float) -> None:
-        """Run ``work`` to its end. A second cancellation does not stop it either: the first one is
-        already propagating."""
+        """Run ``work`` to its end. A second cancellation does not stop it either."""
         task = asyncio.ensure_future(work)
         until = clock.now() + limit
         while not task.done() and (rest := until - clock.now()) > 0:

@@ -10,20 +10,7 @@ from lockfast.sync.multi import MultiHold, MultiLock
 from lockfast.sync.permits import Permits, Semaphore
 
 __all__ = [
-    "Barrier",
-    "Client",
-    "Election",
-    "Hold",
-    "Latch",
-    "Leadership",
-    "Lock",
-    "MultiHold",
-    "MultiLock",
-    "Permits",
-    "ReadWriteLock",
-    "Semaphore",
-    "connect",
-    "default_client",
-    "lock",
+    "Barrier", "Client", "Election", "Hold", "Latch", "Leadership", "Lock", "MultiHold",
+    "MultiLock", "Permits", "ReadWriteLock", "Semaphore", "connect", "default_client", "lock",
     "locked",
-]
+]  # fmt: skip

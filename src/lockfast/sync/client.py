@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Never, Self
 
 from lockfast.api.client import APIS, EXIT_LIMIT, BaseClient
+from lockfast.api.hold import Error, ErrorType, Trace
 from lockfast.api.latches import DEFAULT_KEEP, MOST_COUNT
 from lockfast.api.lock import checked_on_lost
 from lockfast.api.multi import parts_of
@@ -36,8 +36,8 @@ from lockfast.sync.permits import Permits, Semaphore
 
 
 class Client(BaseClient):
-    """Client of one store for blocking code. Thread-safe; one per process is enough. Safe across
-    fork: a child holds nothing of its parent's."""
+    """Client of one store for blocking code. Thread-safe; one per process is enough. A forked child
+    holds nothing of its parent's."""
 
     api = "blocking"
 
@@ -54,38 +54,27 @@ class Client(BaseClient):
         )  # fmt: skip
 
     def lock(
-        self,
-        name: str,
-        *,
-        timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        renew: bool | None = None,
-        max_hold: Seconds | None = None,
-        fair: bool = True,
-        owner: object = None,
-        label: str = "",
-        on_lost: object = None,
-        layout: str | None = None,
-        warn_after: Seconds | None = None,
-        **foreign: Never,
-    ) -> Lock:
+        self, name: str, *, timeout: Seconds | None = None, lease: Seconds | None = None,
+        renew: bool | None = None, max_hold: Seconds | None = None, fair: bool = True,
+        owner: object = None, label: str = "", on_lost: object = None, layout: str | None = None,
+        warn_after: Seconds | None = None, **foreign: Never,
+    ) -> Lock:  # fmt: skip
         """Return a lock on ``name``. No I/O until it is acquired.
 
         - ``timeout``: seconds to wait when acquiring; None waits without limit.
-        - ``lease``: by default 30 s, renewed for as long as the lock is held. A lease that you pass
-          ends the hold after that time, unless you also pass ``renew=True``.
+        - ``lease``: by default 30 s, renewed while held. A lease that you pass ends the hold,
+          unless you also pass ``renew=True``.
         - ``max_hold``: seconds after which the hold ends, however often it was renewed.
         - ``fair``: serve waiters in arrival order; False lets this lock overtake them.
         - ``owner``: identity that may re-enter; by default the current thread.
         - ``label``: text shown to operators.
         - ``on_lost``: function called once with the hold, on the keeper's thread, if it is lost.
-        - ``layout``: ``"simple"`` (Redis) or ``"kazoo"`` (ZooKeeper) for the lock format of other
+        - ``layout``: ``"simple"`` (Redis) or ``"kazoo"`` (ZooKeeper): the lock format of other
           libraries, to exclude their locks too.
-        - ``warn_after``: seconds after which a hold is logged once, with the stack of its holder;
-          by default the value passed to `connect`.
+        - ``warn_after``: seconds after which a hold is logged once, with its holder's stack;
+          by default that of `connect`.
 
-        Raises `ConfigurationError` for an invalid option, `Unsupported` for one that this store
-        does not offer.
+        Raises `ConfigurationError` for an invalid option, `Unsupported` if the store lacks it.
         """
         return self._lock(
             Lock, name, timeout, lease, renew, max_hold, fair, owner, label, on_lost, layout,
@@ -93,24 +82,12 @@ class Client(BaseClient):
         )  # fmt: skip
 
     def rwlock(
-        self,
-        name: str,
-        *,
-        timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        renew: bool | None = None,
-        max_hold: Seconds | None = None,
-        fair: bool = True,
-        owner: object = None,
-        label: str = "",
-        on_lost: object = None,
-        warn_after: Seconds | None = None,
-        **foreign: Never,
-    ) -> ReadWriteLock:
-        """Return a read-write lock: many readers or one writer, in arrival order. No I/O.
-
-        ``.read()`` and ``.write()`` are locks with the options of `lock`.
-        """
+        self, name: str, *, timeout: Seconds | None = None, lease: Seconds | None = None,
+        renew: bool | None = None, max_hold: Seconds | None = None, fair: bool = True,
+        owner: object = None, label: str = "", on_lost: object = None,
+        warn_after: Seconds | None = None, **foreign: Never,
+    ) -> ReadWriteLock:  # fmt: skip
+        """Return a read-write lock; ``.read()`` and ``.write()`` are locks as of `lock`. No I/O."""
         terms = self._terms(
             "rwlock()", name, lease, renew, max_hold, fair, owner, label, foreign,
             warn_after=warn_after,
@@ -118,24 +95,15 @@ class Client(BaseClient):
         return ReadWriteLock(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def semaphore(
-        self,
-        name: str,
-        permits: int,
-        *,
-        timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        renew: bool | None = None,
-        max_hold: Seconds | None = None,
-        fair: bool = True,
-        label: str = "",
-        on_lost: object = None,
-        warn_after: Seconds | None = None,
-        **foreign: Never,
-    ) -> Semaphore:
+        self, name: str, permits: int, *, timeout: Seconds | None = None,
+        lease: Seconds | None = None, renew: bool | None = None, max_hold: Seconds | None = None,
+        fair: bool = True, label: str = "", on_lost: object = None,
+        warn_after: Seconds | None = None, **foreign: Never,
+    ) -> Semaphore:  # fmt: skip
         """Return a semaphore of ``permits`` permits, with the options of `lock`. No I/O.
 
-        The permits of a dead holder become free when its lease ends. Acquiring the same name with
-        another number of permits raises `ConfigurationError`.
+        A dead holder's permits become free when its lease ends. Acquiring raises
+        `ConfigurationError` while the name is in use with another number of permits.
         """
         self._refuse_unless_offered("semaphore")
         terms = self._terms(
@@ -145,16 +113,9 @@ class Client(BaseClient):
         return Semaphore(self, terms, checked_timeout(timeout), self._on_lost(on_lost))
 
     def permits(
-        self,
-        name: str,
-        permits: int,
-        *,
-        timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        fair: bool = True,
-        label: str = "",
-        **foreign: Never,
-    ) -> Permits:
+        self, name: str, permits: int, *, timeout: Seconds | None = None,
+        lease: Seconds | None = None, fair: bool = True, label: str = "", **foreign: Never,
+    ) -> Permits:  # fmt: skip
         """Return a pool of expirable permits, each with an id and a lease of its own. No I/O.
 
         Any process that knows the id can renew or release the permit. A permit ends ``lease``
@@ -167,19 +128,11 @@ class Client(BaseClient):
         return Permits(self, terms, checked_timeout(timeout))
 
     def multi_lock(
-        self,
-        *names: str | Lock,
-        timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        renew: bool | None = None,
-        max_hold: Seconds | None = None,
-        fair: bool = True,
-        owner: object = None,
-        label: str = "",
-        on_lost: object = None,
-        warn_after: Seconds | None = None,
-        **foreign: Never,
-    ) -> MultiLock:
+        self, *names: str | Lock, timeout: Seconds | None = None, lease: Seconds | None = None,
+        renew: bool | None = None, max_hold: Seconds | None = None, fair: bool = True,
+        owner: object = None, label: str = "", on_lost: object = None,
+        warn_after: Seconds | None = None, **foreign: Never,
+    ) -> MultiLock:  # fmt: skip
         """Return a lock on several names, acquired all or not at all. No I/O.
 
         Names belong to this client and get the options passed here; locks may belong to any client
@@ -196,40 +149,28 @@ class Client(BaseClient):
         return MultiLock(parts, checked_timeout(timeout), self._on_lost(on_lost))
 
     def transaction_lock(
-        self,
-        name: str,
-        *,
-        connection: object,
-        timeout: Seconds | None = None,
-        advisory: bool = False,
-        **foreign: Never,
-    ) -> TransactionHold:
+        self, name: str, *, connection: object, timeout: Seconds | None = None,
+        advisory: bool = False, **foreign: Never,
+    ) -> TransactionHold:  # fmt: skip
         """Lock ``name`` in your own open transaction, and return a hold with a fence.
 
-        ``connection`` is the one with the open transaction: of PyMySQL or psycopg, or a SQLAlchemy
-        connection or session. The lock ends with the transaction, by commit, rollback or a lost
-        connection, and not earlier: leaving a ``with`` block releases nothing. There is no lease
-        that could run out, so for data in the same database this is the safest lock. It excludes
-        other transaction locks of the name, but not `lock` and the like (mixing both is refused
-        where it is detected), and is refused in autocommit mode, where it would end at once.
+        ``connection`` has the open transaction: PyMySQL, psycopg, or a SQLAlchemy connection or
+        session. The lock ends with the transaction (commit, rollback, lost connection), not with a
+        ``with`` block. No lease can run out, so for data in the same database this is the safest
+        lock. It excludes other transaction locks of the name, but not `lock` and the like (mixing
+        is refused where it is detected). Refused in autocommit mode, where it would end at once.
         ``advisory=True`` (PostgreSQL) uses an advisory lock instead of a row.
 
         Blocks for at most ``timeout`` seconds, then raises `AcquireTimeout` and leaves your
-        transaction as it was. After `WouldDeadlock` or `StaleSnapshot`, roll back and run the
-        whole transaction again.
+        transaction as it was. After `WouldDeadlock` or `StaleSnapshot`, roll back and run it again.
         """
         shown, fence = self._transaction(name, connection, timeout, advisory, foreign)
         return TransactionHold(shown, run(fence))
 
     def latch(
-        self,
-        name: str,
-        count: int,
-        *,
-        keep: Seconds = DEFAULT_KEEP,
-        label: str = "",
+        self, name: str, count: int, *, keep: Seconds = DEFAULT_KEEP, label: str = "",
         **foreign: Never,
-    ) -> Latch:
+    ) -> Latch:  # fmt: skip
         """Return a latch that opens after ``count`` count-downs. No I/O.
 
         The store forgets the latch ``keep`` seconds (default: a day) after the last count-down.
@@ -248,20 +189,13 @@ class Client(BaseClient):
         return Barrier(self, terms._replace(slots=BARRIER + size), 0.0, size)
 
     def election(
-        self,
-        name: str,
-        *,
-        metadata: str = "",
-        lease: Seconds | None = None,
-        on_gained: Callable[[Hold], object] | None = None,
-        on_lost: object = None,
-        **foreign: Never,
-    ) -> Election:
+        self, name: str, *, metadata: str = "", lease: Seconds | None = None,
+        on_gained: Callable[[Hold], object] | None = None, on_lost: object = None, **foreign: Never,
+    ) -> Election:  # fmt: skip
         """Return an election: one leader at a time. No I/O.
 
-        ``metadata`` is text that other processes see while this one leads (its address, say).
-        ``on_gained`` is called with the hold when this process becomes the leader, ``on_lost`` if
-        it loses the lead.
+        Other processes see ``metadata`` while this one leads (its address, say). ``on_gained`` is
+        called with the hold when this process becomes the leader, ``on_lost`` if it loses the lead.
         """
         terms = self._terms("election()", name, lease, True, None, True, None, "", foreign)
         # A lead is meant to last, so it is never logged as too long.
@@ -269,21 +203,15 @@ class Client(BaseClient):
         return Election(self, terms, on_gained, self._on_lost(on_lost))
 
     def once_every(
-        self,
-        period: Seconds | str,
-        *,
-        name: str | None = None,
-        at_least: Seconds | str = 0,
-        at_most: Seconds | str | None = None,
-        label: str = "",
-    ) -> Callable[[F], F]:
+        self, period: Seconds | str, *, name: str | None = None, at_least: Seconds | str = 0,
+        at_most: Seconds | str | None = None, label: str = "",
+    ) -> Callable[[F], F]:  # fmt: skip
         """Return a decorator: of all processes that call the function, one runs it per ``period``.
 
-        In the others the call returns None without waiting. ``period`` is in seconds, or text such
-        as "5m" or "1h30m"; periods are counted on the store's clock. ``at_least``: no process runs
-        it again until that long after the last run began, even in a new period. ``at_most``: a run
-        that lasts longer loses its hold, and another process may run. ``name`` defaults to the
-        function's qualified name. Works on ``def`` and ``async def``.
+        In the others the call returns None at once. ``period``: seconds, or text like "1h30m", on
+        the store's clock. ``at_least``: no process runs it again until that long after the last run
+        began, even in a new period. ``at_most``: a longer run loses its hold, and another process
+        may run. ``name``: by default the function's qualified name. For ``def`` and ``async def``.
         """
         self._refuse_unless_offered("once_every")
         return once_every_by(lambda: self, period, name, at_least, at_most, label)
@@ -301,23 +229,16 @@ class Client(BaseClient):
         run(finish(self.core, period_run))
 
     def locked(
-        self,
-        key: Key,
-        *,
-        prefix: str | None = None,
-        on_busy: OnBusy = "raise",
-        kind: Kind = "lock",
-        semaphore: int | None = None,
-        **terms: Any,
-    ) -> Callable[[F], F]:
+        self, key: Key, *, prefix: str | None = None, on_busy: OnBusy = "raise",
+        kind: Kind = "lock", semaphore: int | None = None, **terms: Any,
+    ) -> Callable[[F], F]:  # fmt: skip
         """Return a decorator: one call at a time per lock name, computed from the arguments.
 
-        ``key`` is a template such as ``"orders:{order.id}"``, or a function with the same
-        parameters. ``on_busy="skip"`` returns None instead of raising `AcquireTimeout` (without
-        waiting if no timeout is passed). ``kind="read"`` or ``"write"`` takes that half of a
-        read-write lock, ``semaphore=5`` one permit of a semaphore of five. Other keywords are the
-        options of `lock`. Works on ``def`` and ``async def``; a mistake in the key or an option
-        raises `ConfigurationError` at decoration.
+        ``key`` is a template such as ``"orders:{order.id}"``, or a function of the same parameters.
+        ``on_busy="skip"`` returns None instead of raising `AcquireTimeout`, at once without a
+        timeout. ``kind="read"`` or ``"write"`` takes that half of a read-write lock,
+        ``semaphore=5`` one of five permits. Other keywords are options of `lock`. For ``def`` and
+        ``async def``. A mistake in the key or an option raises `ConfigurationError` at decoration.
         """
         return locked_by(
             lambda: self, key, prefix=prefix, on_busy=on_busy, kind=kind, semaphore=semaphore,
@@ -325,16 +246,9 @@ class Client(BaseClient):
         )  # fmt: skip
 
     def attach(
-        self,
-        name: str,
-        detached: str,
-        *,
-        renew: bool | None = None,
-        max_hold: Seconds | None = None,
-        owner: object = None,
-        label: str = "",
-        **foreign: Never,
-    ) -> Hold:
+        self, name: str, detached: str, *, renew: bool | None = None,
+        max_hold: Seconds | None = None, owner: object = None, label: str = "", **foreign: Never,
+    ) -> Hold:  # fmt: skip
         """Take over a hold that another process detached, under the same fence.
 
         ``detached`` is the text that ``hold.detach()`` returned. One round trip. Raises `NotHeld`
@@ -358,8 +272,7 @@ class Client(BaseClient):
     def break_hold(self, name: str, fence: int) -> bool:
         """End the hold with this fence, of any process; return False if it had already ended.
 
-        For operators. A live holder learns of the loss at its next renewal and keeps working until
-        then, so its resource must check fences.
+        For operators. A live holder works on until it next renews: its resource must check fences.
         """
         return run(self.core.break_hold(self._full(name), fence))
 
@@ -375,12 +288,7 @@ class Client(BaseClient):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         self.close()
 
 

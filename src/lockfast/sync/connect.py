@@ -16,26 +16,20 @@ from lockfast.sync.lock import Lock
 
 
 def connect(
-    url: object = None,
-    *,
-    lease: Seconds = DEFAULT_LEASE,
-    namespace: str = DEFAULT_NAMESPACE,
-    warn_after: Seconds | None = None,
-    replicas: int | str | None = None,
-    **foreign: Never,
-) -> Client:
+    url: object = None, *, lease: Seconds = DEFAULT_LEASE, namespace: str = DEFAULT_NAMESPACE,
+    warn_after: Seconds | None = None, replicas: int | str | None = None, **foreign: Never,
+) -> Client:  # fmt: skip
     """Return a client for a store.
 
     - ``url``: a URL (``sqlite:///path``, ``redis://…``), a redis-py or kazoo client, a SQLAlchemy
       engine, or a function that returns a new database connection. Default: ``$LOCKFAST_URL``, or
-      else an embedded SQLite store for this user on this host.
+      else this user's SQLite store on this host.
     - ``lease``, ``warn_after``: defaults for the locks of this client; see `Client.lock`.
     - ``namespace``: clients exclude each other only within the same namespace.
     - ``replicas`` (Redis): how many replicas must acknowledge a claim, as a number, ``"majority"``
       or ``"all"``; otherwise the claim is undone and `NotReplicated` is raised.
 
-    Raises `ConfigurationError` for a bad URL or option. Whether the store is reachable shows in
-    the first operation.
+    Raises `ConfigurationError` for a bad URL or option. The first operation contacts the store.
     """
     refuse_foreign("connect()", foreign, CONNECT_KEYWORDS)
     store = open_store(url, replicas)
@@ -51,22 +45,11 @@ def lock(name: str, **terms: Any) -> Lock:
 
 
 def locked(
-    key: Key,
-    *,
-    prefix: str | None = None,
-    on_busy: OnBusy = "raise",
-    kind: Kind = "lock",
-    semaphore: int | None = None,
-    **terms: Any,
-) -> Callable[[F], F]:
-    """Return the decorator `Client.locked` for the default client, which connects at the first call
-    of the decorated function, not at import."""
+    key: Key, *, prefix: str | None = None, on_busy: OnBusy = "raise", kind: Kind = "lock",
+    semaphore: int | None = None, **terms: Any,
+) -> Callable[[F], F]:  # fmt: skip
+    """Return `Client.locked` of the default client, which connects at the first call."""
     return locked_by(
-        default_client,
-        key,
-        prefix=prefix,
-        on_busy=on_busy,
-        kind=kind,
-        semaphore=semaphore,
+        default_client, key, prefix=prefix, on_busy=on_busy, kind=kind, semaphore=semaphore,
         terms=terms,
-    )
+    )  # fmt: skip

@@ -26,8 +26,8 @@ class Leadership(Lock):
     def acquire(self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never) -> Hold:
         """Wait until this process leads, and return the hold; its fence is the term.
 
-        Raises `AcquireTimeout`, which names the leader, when ``timeout`` is over. If ``on_gained``
-        raises, the lead is released and the exception passes through.
+        Raises `AcquireTimeout`, which names the leader. If ``on_gained`` raises, the lead is
+        released and the exception passes through.
         """
         return self._gained(super().acquire(timeout=timeout, **foreign))
 
@@ -53,13 +53,12 @@ class Election(BaseElection[Hold]):
     __doc__ = BaseElection.__doc__
 
     def lead(self, *, timeout: Seconds | None = None) -> Leadership:
-        """Stand for election: ``with election.lead() as hold:`` waits until this process leads, and
-        resigns at the end of the block.
+        """Stand for election: ``with election.lead() as hold:`` waits for the lead, then resigns.
 
-        ``hold.fence`` is the term. A lost lead is reported as for any lock: `HoldLost`,
-        ``hold.lost``, ``on_lost``.
+        ``hold.fence`` is the term. A lost lead shows as for any lock: `HoldLost`, ``hold.lost``,
+        ``on_lost``.
         """
-        wait_for = None if timeout is None else checked_timeout(timeout)
+        wait_for = checked_timeout(timeout)
         leadership = Leadership(self._client, self._terms, wait_for, self._on_lost)
         leadership.on_gained = self._on_gained
         return leadership
@@ -67,8 +66,8 @@ class Election(BaseElection[Hold]):
     def run(self, work: Callable[[Hold], T]) -> T:
         """Call ``work(hold)`` whenever this process leads, until it returns; return its result.
 
-        If the lead is lost, stands for election again and calls ``work`` again. A lost lead does
-        not interrupt ``work``: it has to check ``hold.is_held``.
+        After a lost lead, stands for election again and calls ``work`` again. The loss does not
+        interrupt ``work``, which has to check ``hold.is_held``.
         """
         while True:
             hold: Hold | None = None
@@ -81,6 +80,5 @@ class Election(BaseElection[Hold]):
                 self._log_lost_lead(loss)
 
     def leader(self) -> Leader | None:
-        """Return the current leader with its metadata and term, or None. One round trip; the answer
-        may be outdated when it arrives."""
+        """Return the leader with metadata and term, or None. One round trip; may be outdated."""
         return self._leader(run(self._client.core.inspect(self._terms.name)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
-from lockfast.api.hold import BaseHold, add_note
+from lockfast.api.hold import BaseHold, Error, ErrorType, Trace, add_note
 from lockfast.api.lock import lease_or_none
 from lockfast.core.ledger import DETACHED
 from lockfast.errors import BackendError, HoldLost, NotHeld
@@ -20,9 +19,8 @@ class Hold(BaseHold):
     def release(self) -> None:
         """Release the hold, from any thread.
 
-        Raises `HoldLost` if the hold had already ended, `NotHeld` if it was already released, and
-        `BackendError` if the store did not answer: then the outcome is unknown, and the hold ends
-        with its lease at the latest.
+        Raises `HoldLost` if it had already ended, `NotHeld` if already released, `BackendError` if
+        the store did not answer: the outcome is unknown, but it ends with its lease at the latest.
         """
         rest = self._client.core.release_now(self._held, self._take)
         if rest is not None:
@@ -50,14 +48,8 @@ class Hold(BaseHold):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release the hold, unless it was detached. An exception of the body takes precedence; an
-        error of the release is attached to it as a note."""
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
+        """Release the hold, unless detached. If the body raised, our error is added as a note."""
         if self._held.state is DETACHED:
             return
         try:

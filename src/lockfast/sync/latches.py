@@ -23,7 +23,7 @@ class Latch(BaseLatchOrBarrier):
     def count_down(self) -> bool:
         """Count down by one; the last count-down wakes all waiters. False if it was already open.
 
-        Counts exactly once, even if the store's reply is lost and the request is repeated. Raises
+        Counts exactly once, even if the request is repeated because the reply was lost. Raises
         `BackendError` if the store does not answer at all.
         """
         return run(count_down(self._client.core, self._counting()))
@@ -40,8 +40,7 @@ class Latch(BaseLatchOrBarrier):
 class Barrier(BaseLatchOrBarrier):
     """A barrier: ``parties`` parties wait for each other and continue together.
 
-    The barrier can be used again immediately. A party that dies while it waits leaves the barrier
-    within seconds.
+    It can be used again immediately. A waiting party that dies leaves it within seconds.
     """
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Never
 
+from lockfast.api.hold import Error, ErrorType, Trace
 from lockfast.api.lock import DEFAULT, BaseLock, BaseReadWriteLock, Default
 from lockfast.core.ledger import Held
 from lockfast.inputs import Seconds, checked_timeout, refuse_foreign
@@ -18,10 +18,8 @@ class Lock(BaseLock[Hold]):
     def acquire(self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never) -> Hold:
         """Acquire the lock and return the hold.
 
-        Blocks for at most ``timeout`` seconds in total (0: try once; None: without limit); the
-        default is the timeout of the lock. Re-entry by the same owner needs no round trip. An
-        exception such as KeyboardInterrupt leaves neither a hold nor a waiter behind.
-
+        Blocks for at most ``timeout`` seconds in total (0: try once; None: without limit; default:
+        that of the lock). Re-entry needs no round trip. KeyboardInterrupt leaves nothing behind.
         Raises `AcquireTimeout`, which names the holder; `HoldLost` if this owner's outer hold is
         lost; `BackendError` if the store does not answer.
         """
@@ -38,10 +36,7 @@ class Lock(BaseLock[Hold]):
         return Hold(client, held, self._on_lost, terms.take)
 
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
-        """Acquire within ``timeout`` seconds (0: try once) and return the hold, or else None.
-
-        Raises `BackendError` if the store does not answer.
-        """
+        """Acquire as `acquire` does, but return None if ``timeout`` is over (0: try once)."""
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout",))
         terms = self._terms
@@ -51,7 +46,7 @@ class Lock(BaseLock[Hold]):
         return Hold(self._client, held, self._on_lost, terms.take)
 
     def release(self) -> None:
-        """Release the current owner's hold, one level of re-entry, as `threading.RLock` does.
+        """Release one level of the current owner's hold, as `threading.RLock` does.
 
         Raises as `Hold.release` does; `NotHeld` if the current owner does not hold the lock.
         """
@@ -68,12 +63,7 @@ class Lock(BaseLock[Hold]):
         self._push(hold._held.owner, hold)
         return hold
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         self._pop(self._owner()).__exit__(kind, error, trace)
 
 
@@ -87,7 +77,7 @@ class ReadWriteLock(BaseReadWriteLock):
     def write(self) -> Lock:
         """Return the write lock: its holder excludes all readers and other writers.
 
-        A writer may also read, and remains a reader if it releases the write hold first. A reader
-        that asks to write would wait for itself, and gets `WouldDeadlock`.
+        A writer may also read, and stays a reader if it releases the write hold first. A reader
+        that asks to write would wait for itself: `WouldDeadlock`.
         """
         return Lock(self._client, self._writing(), self._timeout, self._on_lost)

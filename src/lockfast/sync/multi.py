@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Never, Self
 
-from lockfast.api.hold import add_note
+from lockfast.api.hold import Error, ErrorType, Trace, add_note
 from lockfast.api.lock import DEFAULT, Default, lease_or_none
 from lockfast.api.multi import BaseMultiHold, BaseMultiLock
 from lockfast.core.loss import wait_lost
@@ -42,14 +41,8 @@ class MultiHold(BaseMultiHold):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release all holds. An exception of the body takes precedence; an error of the release is
-        attached to it as a note."""
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
+        """Release all holds. If the body raised, our error is added as a note."""
         try:
             self.release()
         except (HoldLost, BackendError, NotHeld) as ours:
@@ -66,9 +59,9 @@ class MultiLock(BaseMultiLock[MultiHold]):
     ) -> MultiHold:
         """Acquire all names and return one hold for them.
 
-        Blocks for at most ``timeout`` seconds in total; the default is the timeout of the lock.
-        Raises `AcquireTimeout`, which shows the first name that was not free and its holder. A
-        failed or interrupted acquire leaves nothing behind.
+        Blocks for at most ``timeout`` seconds in total (default: that of the lock), then raises
+        `AcquireTimeout`, which shows the first name that was not free and its holder. A failed or
+        interrupted acquire leaves nothing behind.
         """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
@@ -90,10 +83,5 @@ class MultiLock(BaseMultiLock[MultiHold]):
         self._push(self._owner(), hold)
         return hold
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         self._pop(self._owner()).__exit__(kind, error, trace)

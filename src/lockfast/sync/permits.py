@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Never
 
+from lockfast.api.hold import Error, ErrorType, Trace
 from lockfast.api.lock import DEFAULT, Default, lease_or_none
 from lockfast.api.permits import BasePermits, BaseSemaphore, checked_permits
 from lockfast.core.ledger import Held
@@ -22,9 +22,8 @@ class Semaphore(BaseSemaphore[Hold]):
     ) -> Hold:
         """Acquire ``permits`` permits at once and return one hold for them.
 
-        Blocks for at most ``timeout`` seconds in total; default: the timeout of the semaphore.
-        Raises `AcquireTimeout`, which names a holder, and `BackendError` if the store does not
-        answer.
+        Blocks for at most ``timeout`` seconds (default: that of the semaphore), then raises
+        `AcquireTimeout`, which names a holder. `BackendError`: the store does not answer.
         """
         if foreign:
             refuse_foreign("acquire()", foreign, ("timeout",))
@@ -59,9 +58,8 @@ class Semaphore(BaseSemaphore[Hold]):
     def resize(self, permits: int) -> None:
         """Change the number of permits, for this object and for all current holders and waiters.
 
-        Existing holds stay, even if there are now more than ``permits``. The store remembers the
-        number only while somebody holds a permit or waits: change it in every program. A program
-        that still uses the old number gets a `ConfigurationError` that shows both.
+        Existing holds stay, even if they are more. The store keeps the number only while somebody
+        holds or waits: change it in every program; the old number raises `ConfigurationError`.
         """
         size = checked_permits(permits)
         run(resize(self._client.core, self._terms, size))
@@ -72,20 +70,15 @@ class Semaphore(BaseSemaphore[Hold]):
         self._push(self._owner(), hold)
         return hold
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: ErrorType, error: Error, trace: Trace) -> None:
         self._pop(self._owner()).__exit__(kind, error, trace)
 
 
 class Permits(BasePermits):
     """Expirable permits: each has an id and a lease, and belongs to whoever knows the id.
 
-    A permit ends with its lease unless `renew` is called; nothing renews it automatically, and the
-    end of the process that acquired it does not end it.
+    A permit ends with its lease unless `renew` is called: nothing renews it automatically, and the
+    end of its process does not end it.
     """
 
     def acquire(
@@ -97,7 +90,7 @@ class Permits(BasePermits):
     ) -> str:
         """Acquire a permit and return its id, which is a secret.
 
-        Blocks for at most ``timeout`` seconds; the default is the timeout of the pool. Raises
+        Blocks for at most ``timeout`` seconds (default: that of the pool), then raises
         `AcquireTimeout`, which names a holder.
         """
         if foreign:
@@ -116,8 +109,7 @@ class Permits(BasePermits):
         if foreign:
             refuse_foreign("try_acquire()", foreign, ("timeout", "lease"))
         terms = self._expiring(lease_or_none(lease))
-        wait_for = checked_timeout(timeout)
-        outcome = run(take_permit(self._client.core, terms, wait_for))
+        outcome = run(take_permit(self._client.core, terms, checked_timeout(timeout)))
         return outcome if isinstance(outcome, str) else None
 
     def release(self, permit_id: str) -> None:
@@ -125,10 +117,8 @@ class Permits(BasePermits):
         run(release_permit(self._client.core, *self._known(permit_id)))
 
     def renew(self, permit_id: str, *, lease: Seconds | None = None) -> None:
-        """Extend a permit to ``lease`` seconds from now (default: its previous lease).
-
-        Raises `HoldLost` if it had already ended.
-        """
+        """Extend a permit to ``lease`` seconds from now (default: its previous lease). Raises
+        `HoldLost` if it had already ended."""
         known = self._known(permit_id, lease_or_none(lease))
         run(renew_permit(self._client.core, *known))
 

@@ -1,8 +1,8 @@
 """Test support for your own tests: a store in memory on a virtual clock, and holds you can lose.
 
 pytest finds the fixtures ``lockfast_clock``, ``lockfast_client`` and ``lockfast_aio_client`` by
-itself once lockfast is installed; no ``pytest_plugins`` line is needed. Without pytest, use
-`VirtualClock`, `client`, `aio_client` and `lose`. No other part of lockfast imports this package.
+itself. Without pytest, use `VirtualClock`, `client`, `aio_client` and `lose`. No other part of
+lockfast imports this package.
 """
 
 from typing import TYPE_CHECKING, Any

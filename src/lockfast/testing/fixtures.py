@@ -1,8 +1,7 @@
 """pytest fixtures ``lockfast_clock``, ``lockfast_client`` and ``lockfast_aio_client``.
 
-lockfast registers this module as a pytest plugin, so the fixtures are available wherever lockfast
-is installed, without a ``pytest_plugins`` line. pytest imports the module in every run, also of
-projects that use no fixture of it: hence the clients are imported inside the fixtures.
+This module is a registered pytest plugin: the fixtures exist wherever lockfast is installed. pytest
+imports it in every run, used or not: hence the clients are imported inside the fixtures.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lockfast_clock() -> VirtualClock:
-    """Virtual clock of `lockfast_client` and `lockfast_aio_client`: ``lockfast_clock.advance(10)``.
-
-    Available by itself once lockfast is installed.
-    """
+    """Virtual clock of the clients, advanced by the test: ``lockfast_clock.advance(10)``."""
     from lockfast.testing.kit import VirtualClock
 
     return VirtualClock()
@@ -32,8 +28,7 @@ def lockfast_clock() -> VirtualClock:
 def lockfast_client(lockfast_clock: VirtualClock) -> Iterator[sync.Client]:
     """Sync client of a new store in memory, on `lockfast_clock`; closed after the test.
 
-    Also the default client during the test, so that ``lockfast.lock(…)`` in the code under test
-    uses it. Available by itself once lockfast is installed.
+    Also the default client of the test, which ``lockfast.lock(…)`` in the tested code uses.
     """
     from lockfast import sync
     from lockfast.testing import kit
@@ -49,8 +44,7 @@ def lockfast_client(lockfast_clock: VirtualClock) -> Iterator[sync.Client]:
 def lockfast_aio_client(lockfast_clock: VirtualClock) -> Iterator[aio.Client]:
     """Async client of a new store in memory, on `lockfast_clock`.
 
-    Also the default client during the test, so that ``lockfast.aio.lock(…)`` in the code under test
-    uses it. Available by itself once lockfast is installed.
+    Also the default client of the test, which ``lockfast.aio.lock(…)`` in the tested code uses.
     """
     from lockfast import aio
     from lockfast.testing import kit

@@ -1,8 +1,8 @@
 """A name on Redis expires neither while it is held nor before its last fence may be forgotten.
 
-The scripts set an expiry only now and then; `sizes.lua` states the invariants in between. This test
-checks them after every step of histories that Hypothesis generates, of a lock and a semaphore on
-MiniRedis, whose clock it advances, and sets back by no more than is allowed.
+The scripts set an expiry only now and then; `constants.lua` states the invariants in between. This
+test checks them after every step of histories that Hypothesis generates, of a lock and a semaphore
+on MiniRedis, whose clock it advances, and sets back by no more than is allowed.
 """
 
 from __future__ import annotations

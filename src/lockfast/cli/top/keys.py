@@ -76,8 +76,6 @@ class Operator:
                 return line
         return 0
 
-    # ---- the list --------------------------------------------------------------------------
-
     def _in_list(self, key: str, rows: Sequence[Seen], page: int) -> object:
         line = self.line_of(rows)
         moved = _moved(key, line, len(rows), page)
@@ -103,14 +101,10 @@ class Operator:
         self.selected = self.name = seen.inspection.address
         self.mode, self.at = Mode.NAME, 0
 
-    # ---- one name --------------------------------------------------------------------------
-
     def _in_name(self, key: str, name: Seen | None, page: int) -> object:
         if name is not None and name.inspection.address != self.name:
             name = None  # outdated: never break a hold of another name here
-        count = 0
-        if name is not None:
-            count = len(name.snapshot.holders) + len(name.snapshot.waiters)
+        count = len(name.snapshot.holders) + len(name.snapshot.waiters) if name else 0
         moved = _moved(key, min(self.at, max(count - 1, 0)), count, page)
         if moved is not None:
             self.at = moved
@@ -141,8 +135,6 @@ class Operator:
             return Break(target[0].address, target[1].fence)
         self.message = "nothing was broken"
         return None
-
-    # ---- the filter ------------------------------------------------------------------------
 
     def _type(self, key: str) -> None:
         if key == "enter":

@@ -38,11 +38,8 @@ class Poller:
         self.mutex = threading.Lock()  # guards the model
         self.visible: Sequence[Address] = ()  # names on the screen
         self.messages: deque[str] = deque()  # results of breaks
-        self._admin = admin
-        self._prefix = prefix
-        self._everywhere = everywhere
-        self._interval = interval
-        self._on_update = on_update
+        self._admin, self._prefix, self._everywhere = admin, prefix, everywhere
+        self._interval, self._on_update = interval, on_update
         self._breaks: deque[Break] = deque()
         self._wake = threading.Event()
         self._stopped = False
@@ -105,10 +102,10 @@ class Poller:
 
     def _carry_out_breaks(self) -> None:
         while self._breaks:
-            address, fence = (request := self._breaks.popleft()).address, request.fence
-            name = escaped(address.name)
+            request = self._breaks.popleft()
+            name, fence = escaped(request.address.name), request.fence
             try:
-                if self._admin.break_hold(address, fence):
+                if self._admin.break_hold(request.address, fence):
                     message = f"{name}: broken, fence {fence}"
                 else:
                     message = f"{name}: no hold has fence {fence} any more, nothing was broken"

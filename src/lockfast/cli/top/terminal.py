@@ -30,8 +30,7 @@ RESTORE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 STYLES = {"": "", "bold": "\x1b[1m", "reverse": "\x1b[7m"}
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OTHERS = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-# Limit for the rest of an escape sequence to arrive over a slow connection.
-REST = 0.05
+REST = 0.05  # limit for the rest of an escape sequence to arrive over a slow connection
 SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[A-Za-z])")
 INCOMPLETE = re.compile(r"\x1b(\[[0-?]*[ -/]*|O)?$")
 NAMED = {
@@ -63,8 +62,6 @@ class Terminal:
         self._handlers: dict[int, object] = {}
         self._received: list[int] = []
         self._typed = ""
-
-    # ---- taking and restoring --------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._pipe = os.pipe()
@@ -101,8 +98,6 @@ class Terminal:
             self._write(RESTORE)
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
 
-    # ---- signals ---------------------------------------------------------------------------
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._received.append(number)
 
@@ -114,8 +109,7 @@ class Terminal:
             if number == signal.SIGTSTP:
                 self._suspend()
             elif number == signal.SIGCONT:
-                # Continued after SIGSTOP, which cannot be caught: the state of the terminal is
-                # unknown.
+                # Continued after SIGSTOP, which cannot be caught: the terminal's state is unknown.
                 tty.setcbreak(self._in, termios.TCSADRAIN)
                 self._drawn = []
                 self._write(TAKE)
@@ -134,8 +128,6 @@ class Terminal:
         """Make `keys` return. May be called from any thread."""
         with contextlib.suppress(OSError):
             os.write(self._pipe[1], b"\0")
-
-    # ---- the screen ------------------------------------------------------------------------
 
     def size(self) -> tuple[int, int]:
         size = shutil.get_terminal_size((80, 24))
@@ -166,11 +158,8 @@ class Terminal:
         except OSError as error:
             raise Ended(0) from error
 
-    # ---- the keyboard ----------------------------------------------------------------------
-
     def keys(self, timeout: float) -> list[str]:
-        """Wait for keys; return none after the timeout or after `wake`. Raises `Ended` if the
-        program has to end."""
+        """Wait for keys; none after the timeout or `wake`. Raises `Ended` to end the program."""
         self._handle_signals()
         ready = select.select([self._in, self._pipe[0]], [], [], timeout)[0]
         if self._pipe[0] in ready:

@@ -9,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockfast.cli.render import (
-    describe,
-    describe_short,
-    held_for,
-    kind_cell,
-    lease_left,
-    mode,
-    waiting_for,
-)
+from lockfast.cli import render
 from lockfast.cli.sanitize import ELLIPSIS, escaped, padded, printable, shorten, width_of
-from lockfast.cli.table import Column, table
+from lockfast.cli.table import Column, right_aligned, table
 from lockfast.cli.top.keys import Mode, Operator
 from lockfast.cli.top.model import Seen, Totals
 from lockfast.model import Holder, Waiter
@@ -28,19 +20,12 @@ COLUMNS = (
     Column("NAME", shortens=True),
     Column("KIND"),
     Column("HOLDER", shortens=True),
-    Column("HELD", right=True),
-    Column("WAIT", right=True),
-    Column("LONGEST", right=True),
-    Column("≥/s", right=True),
-    Column("LAPSED", right=True),
+    *right_aligned("HELD", "WAIT", "LONGEST", "≥/s", "LAPSED"),
 )
 DETAILS = (
     Column(""),
     Column("WHO", shortens=True),
-    Column("FENCE", right=True),
-    Column("SINCE", right=True),
-    Column("LEASE", right=True),
-    Column("TAKES", right=True),
+    *right_aligned("FENCE", "SINCE", "LEASE", "TAKES"),
 )
 # On narrower screens some columns are omitted; the details of a name show them.
 NARROW = 64
@@ -91,8 +76,8 @@ class Line:
 def frame(scene: Scene, operator: Operator, width: int, height: int) -> list[Line]:
     """Render exactly ``height`` lines of at most ``width`` columns."""
     if width < LEAST_COLUMNS or height < LEAST_LINES:
-        message = [Line(shorten(f"at least {LEAST_COLUMNS}×{LEAST_LINES}", width))]
-        return _filled(message, height)[:height]
+        message = shorten(f"at least {LEAST_COLUMNS}×{LEAST_LINES}", width)
+        return _filled([Line(message)], height)[:height]
     lines = [_title(scene, width), _counts(scene, operator, width)]
     match operator.mode:
         case Mode.HELP:
@@ -153,8 +138,7 @@ def _table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], width: int
 ) -> list[str]:
     some = [[row[at] for at in kept] for row in rows]
-    lines = table([columns[at] for at in kept], some, width)
-    return [_truncated(line, width) for line in lines]
+    return [_truncated(line, width) for line in table([columns[at] for at in kept], some, width)]
 
 
 def _highlighted(lines: Sequence[str], selected: int, width: int) -> list[Line]:
@@ -170,8 +154,8 @@ def _row(seen: Seen) -> list[str]:
     more = f" +{len(snapshot.holders) - 1}" if len(snapshot.holders) > 1 else ""
     return [
         escaped(seen.inspection.address.name),
-        kind_cell(seen.inspection),
-        describe_short(first.who) + more if first else "-",
+        render.kind_cell(seen.inspection),
+        render.describe_short(first.who) + more if first else "-",
         brief(snapshot.now - seen.held_since) if first else "-",
         str(len(snapshot.waiters)),
         brief(snapshot.now - seen.waited_since) if snapshot.waiters else "-",
@@ -181,9 +165,8 @@ def _row(seen: Seen) -> list[str]:
 
 
 def _details(name: Seen | None, operator: Operator, width: int, height: int) -> list[Line]:
-    address = operator.name
-    title = escaped(address.name) if address else ""
-    if name is None or name.inspection.address != address:
+    title = escaped(operator.name.name) if operator.name else ""
+    if name is None or name.inspection.address != operator.name:
         return [Line(shorten(title, width), "bold"), Line("  no holders, no waiters")]
     snapshot = name.snapshot
     rows = [_holder(one, name) for one in snapshot.holders]
@@ -192,23 +175,27 @@ def _details(name: Seen | None, operator: Operator, width: int, height: int) -> 
     first = window(selected, len(rows), height - 2)
     kept = (0, 1, 2) if width < NARROW else range(len(DETAILS))
     titles, *lines = _table(DETAILS, rows[first : first + height - 2], kept, width)
-    kind = f"  {kind_cell(name.inspection)}, {len(snapshot.waiters)} waiting"
-    return [
-        Line(shorten(title, width - width_of(kind)) + kind, "bold"),
-        Line(titles),
-        *_highlighted(lines, selected - first, width),
-    ]
+    kind = f"  {render.kind_cell(name.inspection)}, {len(snapshot.waiters)} waiting"
+    head = Line(shorten(title, width - width_of(kind)) + kind, "bold")
+    return [head, Line(titles), *_highlighted(lines, selected - first, width)]
 
 
 def _holder(one: Holder, name: Seen) -> list[str]:
-    takes = mode(one.take, name.snapshot.slots) or str(one.take)
-    since = held_for(one, name.snapshot)
-    return ["holds", describe(one.who), str(one.fence), since, lease_left(one), takes]
+    takes = render.mode(one.take, name.snapshot.slots) or str(one.take)
+    since = render.held_for(one, name.snapshot)
+    return ["holds", render.describe(one.who), str(one.fence), since, render.lease_left(one), takes]
 
 
 def _waiter(position: int, one: Waiter, name: Seen) -> list[str]:
-    takes = mode(one.take, name.snapshot.slots) or str(one.take)
-    return [f"{position}.", describe(one.who), "", waiting_for(one, name.snapshot), "", takes]
+    takes = render.mode(one.take, name.snapshot.slots) or str(one.take)
+    return [
+        f"{position}.",
+        render.describe(one.who),
+        "",
+        render.waiting_for(one, name.snapshot),
+        "",
+        takes,
+    ]
 
 
 def _question(operator: Operator, width: int) -> list[Line]:
@@ -218,9 +205,9 @@ def _question(operator: Operator, width: int) -> list[Line]:
     text = (
         f"Break the hold on {escaped(inspection.address.name)}?",
         "",
-        f"  held by  {describe(holder.who)}",
-        f"  for      {held_for(holder, inspection.snapshot)}",
-        f"  lease    {lease_left(holder)} left, unless it is renewed",
+        f"  held by  {render.describe(holder.who)}",
+        f"  for      {render.held_for(holder, inspection.snapshot)}",
+        f"  lease    {render.lease_left(holder)} left, unless it is renewed",
         f"  fence    {holder.fence}",
         "",
         "The next waiter gets the lock at once. The holder, if alive, continues",
@@ -253,9 +240,8 @@ def _filled(lines: list[Line], height: int) -> list[Line]:
 
 def brief(seconds: float) -> str:
     """Format a duration for a narrow column."""
-    seconds = max(seconds, 0.0)
     if seconds < 10:
-        return f"{seconds:.1f}s"
+        return f"{max(seconds, 0.0):.1f}s"
     whole = int(seconds)
     for most, unit, part, rest in ((60, 1, "s", ""), (3600, 60, "m", "s"), (86400, 3600, "h", "m")):
         if whole < most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lockfast.cli import bench
-from lockfast.cli.options import HELP
+from lockfast.cli.options import add_number, explain
 
 EPILOG = """\
 All contenders acquire and release one random name in a namespace of the benchmark's own: other
@@ -32,63 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lockfast bench [--compare] [URL …] [--contenders N,N,…] [--seconds S]"
         "\n                      [--rounds N] [--processes N] [--svg FILE] [--json FILE]"
     )
-    parser.description = "Measure hand-overs, fairness and cost of one lock on each store."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    what = "Measure hand-overs, fairness and cost of one lock on each store."
+    explain(parser, what, EPILOG)
     add = parser.add_argument
     add("urls", nargs="*", metavar="URL", help="URL of a store, as for lockfast.connect()")
     add("--compare", action="store_true", help="also draw bars that compare the stores")
-    add(
-        "--contenders",
-        type=_numbers,
-        default=[1, 10, 50],
-        metavar="N,N,…",
-        help="numbers of contenders to measure (default: 1,10,50)",
-    )
-    add(
-        "--seconds",
-        type=float,
-        default=3.0,
-        metavar="S",
-        help="length of a round in seconds (default: 3)",
-    )
-    add(
-        "--rounds",
-        type=int,
-        default=3,
-        metavar="N",
-        help="number of rounds; medians are shown (default: 3)",
-    )
-    add(
-        "--processes",
-        type=int,
-        default=4,
-        metavar="N",
-        help="processes that run the contenders, as threads (default: 4)",
-    )
+    what = "numbers of contenders to measure (default: 1,10,50)"
+    add_number(parser, "--contenders", _numbers, "N,N,…", what, [1, 10, 50])
+    what = "length of a round in seconds (default: 3)"
+    add_number(parser, "--seconds", float, "S", what, 3.0)
+    add_number(parser, "--rounds", int, "N", "number of rounds; medians are shown (default: 3)", 3)
+    what = "processes that run the contenders, as threads (default: 4)"
+    add_number(parser, "--processes", int, "N", what, 4)
     add("--svg", metavar="FILE", help="write a chart to FILE")
     add("--json", metavar="FILE", help="write the figures to FILE, for scripts")
 
 
 def execute(args: argparse.Namespace) -> int:
-    return bench.bench(
-        bench.Plan(
-            urls=args.urls,
-            sizes=args.contenders,
-            seconds=args.seconds,
-            rounds=args.rounds,
-            processes=args.processes,
-            svg=args.svg,
-            json=args.json,
-            draw=args.compare,
-        )
-    )
+    rounds = (args.seconds, args.rounds, args.processes)
+    plan = bench.Plan(args.urls, args.contenders, *rounds, args.svg, args.json, args.compare)
+    return bench.bench(plan)
 
 
 def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected numbers and commas, as in 1,10,50"
-        ) from None
+        problem = f"{text!r}: expected numbers and commas, as in 1,10,50"
+        raise argparse.ArgumentTypeError(problem) from None

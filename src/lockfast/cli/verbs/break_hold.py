@@ -14,7 +14,7 @@ import sys
 
 from lockfast.cli.admin import Address, Admin, Inspection
 from lockfast.cli.exit_codes import NO, UNREACHABLE, USAGE, fail, print_stderr
-from lockfast.cli.options import HELP, add_once, add_store, client_of, exits
+from lockfast.cli.options import add_once, add_store, client_of, exits, explain
 from lockfast.cli.render import describe, held_for, lease_left
 from lockfast.cli.sanitize import escaped, shell_quoted
 from lockfast.cli.verbs.show import headline, holders
@@ -22,9 +22,7 @@ from lockfast.errors import BackendError
 from lockfast.model import Holder
 
 POLL = 0.2
-NOTHING = """\
-  1    nothing was broken: the lock is free or has another fence, or you answered no
-"""
+NOTHING = "  1    nothing was broken: the lock is free or has another fence, or you answered no\n"
 EPILOG = f"""\
 The holder is not asked. If it is alive, it continues until its next renewal, a third of its lease
 later, reports the loss. Until then two processes may be at work, and only the fence protects what
@@ -44,9 +42,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Break a hold on a name, if it still has this fence."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    explain(parser, "Break a hold on a name, if it still has this fence.", EPILOG)
     add = parser.add_argument
     add("name", metavar="NAME", help="name of the lock")
     add("--fence", type=int, metavar="N", help="fence of the hold to break (see lockfast show)")
@@ -86,10 +82,8 @@ def _no_such_hold(inspection: Inspection, fence: int | None) -> int:
     fences = ", ".join(f"{holder.fence} ({holder.who})" for holder in current[:5])
     if fence is None:
         return fail(f"{name}: {len(current)} holders, choose one with --fence: {fences}", USAGE)
-    return fail(
-        f"{name}: no hold has fence {fence}, nothing was broken; current fence: {fences}",
-        NO,
-    )
+    why = f"no hold has fence {fence}, nothing was broken; current fence: {fences}"
+    return fail(f"{name}: {why}", NO)
 
 
 def _confirmed(inspection: Inspection, admin: Admin, holder: Holder) -> bool:
@@ -120,16 +114,11 @@ def _break(admin: Admin, address: Address, holder: Holder) -> int:
     try:
         broken = admin.break_hold(address, holder.fence)
     except BackendError as error:
-        return fail(
-            f"{error}; whether it was broken is unknown: "
-            f"lockfast show {shell_quoted(address.name)}",
-            UNREACHABLE,
-        )
+        show = f"lockfast show {shell_quoted(address.name)}"
+        return fail(f"{error}; whether it was broken is unknown: {show}", UNREACHABLE)
     if not broken:
-        return fail(
-            f"{name}: the hold with fence {holder.fence} has ended meanwhile, nothing was broken",
-            NO,
-        )
+        why = f"the hold with fence {holder.fence} has ended meanwhile, nothing was broken"
+        return fail(f"{name}: {why}", NO)
     print(f"{name}: broken, fence {holder.fence} of {describe(holder.who)}")
     try:
         print(_new_holders(admin.inspect(address)))

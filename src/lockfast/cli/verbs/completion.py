@@ -16,7 +16,7 @@ import signal
 from types import FrameType
 
 from lockfast.cli.admin import Admin, log_silenced
-from lockfast.cli.options import HELP, add_store, client_of, exits
+from lockfast.cli.options import add_store, client_of, exits, explain
 from lockfast.errors import LockfastError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -37,9 +37,8 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print a script that makes a shell complete verbs, options and names."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    what = "Print a script that makes a shell complete verbs, options and names."
+    explain(parser, what, EPILOG)
     parser.add_argument("shell", choices=(*SHELLS, "names"), metavar="bash | zsh | fish")
     # The scripts call `lockfast completion names --prefix=…`.
     parser.add_argument("--prefix", default="", help=argparse.SUPPRESS)
@@ -52,9 +51,8 @@ def execute(args: argparse.Namespace) -> int:
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         with contextlib.suppress(LockfastError, OSError), log_silenced():
             print(*_names(args), sep="\n", end="", flush=True)
-        signal.setitimer(
-            signal.ITIMER_REAL, 0
-        )  # else the alarm could strike after the handler is gone
+        # Else the alarm could strike after the handler is gone.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return 0
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](), end="")
     return 0
@@ -182,19 +180,16 @@ def _fish() -> str:
     lines = ["# lockfast completion fish", "complete -c lockfast -f"]
     for verb, (summary, options) in verbs.items():
         in_verb = f"'__fish_seen_subcommand_from {verb}'"
-        lines.append(
-            f"complete -c lockfast -n __fish_use_subcommand -a {verb} -d {_single(summary)}"
-        )
+        described = f"-a {verb} -d {_single(summary)}"
+        lines.append(f"complete -c lockfast -n __fish_use_subcommand {described}")
         for option, help_text in options.items():
             name = option.removeprefix("--")
             lines.append(f"complete -c lockfast -n {in_verb} -l {name} -d {_single(help_text)}")
     named = f"'__fish_seen_subcommand_from {' '.join(NAMED)}'"
     names = "'(lockfast completion names --prefix=(commandline -ct) 2>/dev/null)'"
     lines.append(f"complete -c lockfast -n {named} -a {names}")
-    lines.append(
-        "complete -c lockfast -n '__fish_seen_subcommand_from completion' "
-        f"-a {_single(' '.join(SHELLS))}"
-    )
+    in_verb, shells = "'__fish_seen_subcommand_from completion'", _single(" ".join(SHELLS))
+    lines.append(f"complete -c lockfast -n {in_verb} -a {shells}")
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lockfast.cli import demo
+from lockfast.cli.options import add_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,13 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show eight processes that increment one counter, with and without the lock; holders that "
         "are killed; a stale writer that is refused. Exits with 0 only if every claim held."
     )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=15.0,
-        metavar="N",
-        help="approximate duration in seconds (default: 15)",
-    )
+    what = "approximate duration in seconds (default: 15)"
+    add_number(parser, "--seconds", float, "N", what, 15.0)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -7,10 +7,11 @@ import json
 import os
 import sys
 import textwrap
+from functools import partial
 
 from lockfast.cli import doctor
 from lockfast.cli.exit_codes import NO, UNREACHABLE
-from lockfast.cli.options import HELP, add_json, add_store, client_of, exits
+from lockfast.cli.options import add_json, add_store, client_of, exits, explain
 from lockfast.cli.sanitize import printable
 from lockfast.cli.table import room
 from lockfast.stores.health_checks import HealthCheck, Level
@@ -33,17 +34,13 @@ examples:
   lockfast doctor --strict --json postgresql://app@db/app     for CI: fail on warnings too
 
 """
-BAD = """\
-  1    a check is bad; with --strict also a warning
-"""
+BAD = "  1    a check is bad; with --strict also a warning\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Check whether a store is fit for locks, and say what to do."
-    parser.epilog = EXAMPLES + exits(
-        "fit for locks: no check is bad; with --strict no warning either", BAD
-    )
-    parser.formatter_class = HELP
+    fit = "fit for locks: no check is bad; with --strict no warning either"
+    what = "Check whether a store is fit for locks, and say what to do."
+    explain(parser, what, EXAMPLES + exits(fit, BAD))
     add = parser.add_argument
     add("store", nargs="?", metavar="URL", help="URL of the store (default: --url)")
     add("--strict", action="store_true", help="exit with 1 on warnings too")
@@ -73,14 +70,10 @@ def execute(args: argparse.Namespace) -> int:
 def _lines(health_check: HealthCheck) -> list[str]:
     head = f"{health_check.level.name.lower():<6}{health_check.about:<13}"
     width = (room() or 80) - len(head) - 1
-    text = textwrap.wrap(printable(health_check.found), width, break_on_hyphens=False)
+    wrap = partial(textwrap.wrap, width=width, break_on_hyphens=False)
+    text = wrap(printable(health_check.found))
     if health_check.do:
-        text += textwrap.wrap(
-            printable(f"-> {health_check.do}"),
-            width,
-            subsequent_indent="   ",
-            break_on_hyphens=False,
-        )
+        text += wrap(printable(f"-> {health_check.do}"), subsequent_indent="   ")
     first, *rest = text
     painted = _painted(health_check.level, head[:6]) + head[6:]
     return [painted + first, *(" " * len(head) + line for line in rest)]

@@ -8,17 +8,10 @@ import time
 
 from lockfast.cli.admin import Admin, Inspection
 from lockfast.cli.exit_codes import print_stderr
-from lockfast.cli.options import HELP, add_json, add_store, client_of, exits
-from lockfast.cli.render import (
-    describe_short,
-    document,
-    held_for,
-    kind_cell,
-    lease_left,
-    moment,
-)
+from lockfast.cli.options import add_json, add_names, add_store, add_wide, client_of, exits, explain
+from lockfast.cli.render import describe_short, document, held_for, kind_cell, lease_left, moment
 from lockfast.cli.sanitize import escaped
-from lockfast.cli.table import Column, room, table
+from lockfast.cli.table import Column, right_aligned, room, table
 from lockfast.errors import ConfigurationError
 
 LIMIT = 1000
@@ -27,9 +20,7 @@ COLUMNS = (
     Column("NAME", shortens=True),
     Column("KIND"),
     Column("HOLDER", shortens=True),
-    Column("HELD FOR", right=True),
-    Column("LEASE", right=True),
-    Column("WAITERS", right=True),
+    *right_aligned("HELD FOR", "LEASE", "WAITERS"),
 )
 EPILOG = f"""\
 columns:
@@ -50,26 +41,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the names that are held or waited for, with their holders."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
-    add = parser.add_argument
-    add(
-        "prefix",
-        nargs="?",
-        default="",
-        metavar="PREFIX",
-        help="list only names that begin with PREFIX",
-    )
-    add("-A", "--all-namespaces", action="store_true", help="list the names of all namespaces")
-    add(
-        "--limit",
-        type=int,
-        default=LIMIT,
-        metavar="N",
-        help=f"list at most N names (default: {LIMIT})",
-    )
-    add("-w", "--wide", action="store_true", help="do not shorten columns to fit the screen")
+    what = "List the names that are held or waited for, with their holders."
+    explain(parser, what, EPILOG)
+    add_names(parser, "list")
+    what = f"list at most N names (default: {LIMIT})"
+    parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help=what)
+    add_wide(parser)
     add_json(parser)
     add_store(parser)
 
@@ -82,9 +59,8 @@ def execute(args: argparse.Namespace) -> int:
         addresses = admin.addresses(args.prefix, everywhere=args.all_namespaces)
         inspections = [admin.inspect(address) for address in addresses[: args.limit]]
     left_out = max(len(addresses) - args.limit, 0)
-    inspections = [
-        inspection for inspection in inspections if not inspection.is_free
-    ]  # released since the listing
+    # A name may have been released since the listing.
+    inspections = [inspection for inspection in inspections if not inspection.is_free]
     if args.json:
         print(json.dumps(_document(admin, inspections, left_out), indent=2))
     elif inspections:
@@ -119,9 +95,5 @@ def _row(inspection: Inspection, *, everywhere: bool) -> list[str]:
 
 
 def _document(admin: Admin, inspections: list[Inspection], left_out: int) -> dict[str, object]:
-    return {
-        "store": admin.store,
-        "at": moment(time.time()),
-        "left_out": left_out,
-        "names": [document(inspection) for inspection in inspections],
-    }
+    names = [document(inspection) for inspection in inspections]
+    return {"store": admin.store, "at": moment(time.time()), "left_out": left_out, "names": names}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 
 from lockfast.cli import run
 from lockfast.cli.exit_codes import USAGE, fail
-from lockfast.cli.options import HELP, add_store
+from lockfast.cli.options import add_number, add_store, explain
 
 EPILOG = """\
 The lock is renewed while the command runs, and released when it ends. The command finds the name
@@ -38,44 +39,24 @@ exit codes:
   126  the command cannot be executed
   127  the command was not found
 """
+MODES = {"read": "share with other readers", "write": "exclude readers and writers"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "lockfast run NAME [options] -- command …"
-    parser.description = "Hold the lock NAME while a command runs."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    explain(parser, "Hold the lock NAME while a command runs.", EPILOG)
     add = parser.add_argument
     add("name", metavar="NAME", help="name of the lock")
-    add(
-        "--timeout",
-        type=float,
-        metavar="S",
-        help="seconds to wait; 0: do not wait (default: forever)",
-    )
-    add(
-        "--skip",
-        action="store_true",
-        help="exit 0 without running if the lock is held, at once or after --timeout",
-    )
+    what = "seconds to wait; 0: do not wait (default: forever)"
+    add_number(parser, "--timeout", float, "S", what)
+    what = "exit 0 without running if the lock is held, at once or after --timeout"
+    add("--skip", action="store_true", help=what)
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--semaphore", type=int, metavar="N", help="let N commands run at a time")
-    kinds.add_argument(
-        "--read", dest="mode", action="store_const", const="read", help="share with other readers"
-    )
-    kinds.add_argument(
-        "--write",
-        dest="mode",
-        action="store_const",
-        const="write",
-        help="exclude readers and writers",
-    )
-    add(
-        "--lease",
-        type=float,
-        metavar="S",
-        help="seconds until the lock is free if lockfast dies unnoticed (default: 30)",
-    )
+    for mode, what in MODES.items():
+        kinds.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode, help=what)
+    what = "seconds until the lock is free if lockfast dies unnoticed (default: 30)"
+    add_number(parser, "--lease", float, "S", what)
     add("--max-hold", type=float, metavar="S", help="stop the command before S seconds are over")
     add("--label", metavar="TEXT", help="label shown to operators (default: run COMMAND)")
     add_store(parser)
@@ -83,23 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if not args.command:
-        return fail(
-            f"the command must come after --: lockfast run {args.name} -- command arguments… "
-            "(see lockfast run --help)",
-            USAGE,
-        )
-    return run.run(
-        args.name,
-        args.command,
-        run.Terms(
-            url=args.url,
-            namespace=args.namespace,
-            timeout=0.0 if args.skip and args.timeout is None else args.timeout,
-            lease=args.lease,
-            max_hold=args.max_hold,
-            semaphore=args.semaphore,
-            mode=args.mode,
-            label=args.label,
-            skip=args.skip,
-        ),
-    )
+        usage = f"lockfast run {args.name} -- command arguments… (see lockfast run --help)"
+        return fail(f"the command must come after --: {usage}", USAGE)
+    if args.skip and args.timeout is None:
+        args.timeout = 0.0
+    terms = run.Terms(**{field.name: getattr(args, field.name) for field in fields(run.Terms)})
+    return run.run(args.name, args.command, terms)

@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 
-from lockfast.cli.options import HELP, exits
+from lockfast.cli.options import exits, explain
 from lockfast.errors import ConfigurationError
 from lockfast.stores import DEFAULT_URL_VARIABLE
 from lockfast.stores.sql.mysql.schema import TABLES as MYSQL_TABLES
@@ -45,19 +45,14 @@ MYSQL_GRANTS = "\n".join(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Print the tables that a SQL store needs, as a SQL script. Connects to nothing."
-    )
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
-    parser.add_argument(
-        "store", nargs="?", metavar="URL", help="URL of the store (default: $LOCKFAST_URL)"
-    )
+    what = "Print the tables that a SQL store needs, as a SQL script. Connects to nothing."
+    explain(parser, what, EPILOG)
+    what = "URL of the store (default: $LOCKFAST_URL)"
+    parser.add_argument("store", nargs="?", metavar="URL", help=what)
 
 
 def execute(args: argparse.Namespace) -> int:
-    url = args.store or os.environ.get(DEFAULT_URL_VARIABLE) or ""
-    print(script(url), end="")
+    print(script(args.store or os.environ.get(DEFAULT_URL_VARIABLE) or ""), end="")
     return 0
 
 
@@ -75,6 +70,5 @@ def script(url: str) -> str:
         case "":
             raise ConfigurationError("no URL: use lockfast schema postgresql://… (or mysql://…)")
         case other:
-            raise ConfigurationError(
-                f"{other}:// needs no tables; postgresql://, mysql:// and mariadb:// do"
-            )
+            needing = "postgresql://, mysql:// and mariadb:// do"
+            raise ConfigurationError(f"{other}:// needs no tables; {needing}")

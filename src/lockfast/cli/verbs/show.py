@@ -5,29 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
+from lockfast.cli import render
 from lockfast.cli.admin import Address, Admin, Inspection
-from lockfast.cli.options import HELP, add_json, add_once, add_store, client_of, exits
-from lockfast.cli.render import (
-    describe,
-    document,
-    held_for,
-    kind_and_size,
-    kind_cell,
-    lease_left,
-    mode,
-    taken,
-    waiting_for,
-)
+from lockfast.cli.options import add_json, add_once, add_store, add_wide, client_of, exits, explain
 from lockfast.cli.sanitize import escaped, shell_quoted
-from lockfast.cli.table import Column, room, table
+from lockfast.cli.table import Column, right_aligned, room, table
 
-HOLDERS = (
-    Column("HOLDER", shortens=True),
-    Column("TAKES", right=True),
-    Column("FENCE", right=True),
-    Column("HELD FOR", right=True),
-    Column("LEASE", right=True),
-)
+HOLDERS = (Column("HOLDER", shortens=True), *right_aligned("TAKES", "FENCE", "HELD FOR", "LEASE"))
 WAITERS = (
     Column("POSITION", right=True),
     Column("WAITER", shortens=True),
@@ -54,15 +38,10 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show the holders of a name, their fences and leases, and the waiters in order."
-    )
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    what = "Show the holders of a name, their fences and leases, and the waiters in order."
+    explain(parser, what, EPILOG)
     parser.add_argument("name", metavar="NAME", help="name of the lock")
-    parser.add_argument(
-        "-w", "--wide", action="store_true", help="do not shorten columns to fit the screen"
-    )
+    add_wide(parser)
     add_once(parser)
     add_json(parser)
     add_store(parser)
@@ -73,15 +52,15 @@ def execute(args: argparse.Namespace) -> int:
         admin = Admin(client)
         inspection = admin.inspect(admin.address(args.name, once=args.once))
     if args.json:
-        print(json.dumps({"store": admin.store, **document(inspection)}, indent=2))
+        print(json.dumps({"store": admin.store, **render.document(inspection)}, indent=2))
         return 0
     print(headline(inspection, admin))
     for lines in (holders(inspection, args.wide), waiters(inspection, args.wide)):
         if lines:
             print("", *lines, sep="\n")
     if inspection.snapshot.holders:
-        fence = inspection.snapshot.holders[0].fence
-        print(f"\nTo break a hold: {break_command(inspection.address, fence)}")
+        command = break_command(inspection.address, inspection.snapshot.holders[0].fence)
+        print(f"\nTo break a hold: {command}")
     return 0
 
 
@@ -91,47 +70,37 @@ def headline(inspection: Inspection, admin: Admin) -> str:
     where = f"(namespace {address.namespace}, {escaped(admin.store)})"
     if inspection.is_free:
         return f"{escaped(address.name)}: free, no holders, no waiters {where}"
-    kind, size = kind_and_size(snapshot)
+    kind, size = render.kind_and_size(snapshot)
     if address.once:
         state = "runs once per period"
     elif size is None:
-        state = f"{kind}, {kind_cell(inspection).removeprefix('rwlock').strip() or 'free'}"
+        state = f"{kind}, {render.kind_cell(inspection).removeprefix('rwlock').strip() or 'free'}"
     else:
         verb = "arrived" if kind == "barrier" else "taken"
-        state = f"{kind}, {taken(snapshot)} of {size} {verb}"
-    count = len(snapshot.waiters)
-    waiting = f", {count} waiting" if count else ""
+        state = f"{kind}, {render.taken(snapshot)} of {size} {verb}"
+    waiting = f", {len(snapshot.waiters)} waiting" if snapshot.waiters else ""
     return f"{escaped(address.name)}: {state}{waiting} {where}"
 
 
 def holders(inspection: Inspection, wide: bool) -> list[str]:
     snapshot = inspection.snapshot
-    rows = [
-        [
-            describe(holder.who),
-            _takes(holder.take, snapshot.slots),
-            str(holder.fence),
-            held_for(holder, snapshot),
-            lease_left(holder),
-        ]
-        for holder in snapshot.holders
-    ]
+    rows = []
+    for holder in snapshot.holders:
+        takes, held = _takes(holder.take, snapshot.slots), render.held_for(holder, snapshot)
+        left = render.lease_left(holder)
+        rows.append([render.describe(holder.who), takes, str(holder.fence), held, left])
     return table(HOLDERS, rows, room(wide=wide)) if rows else []
 
 
 def waiters(inspection: Inspection, wide: bool) -> list[str]:
     snapshot = inspection.snapshot
     has_unfair = any(not waiter.fair for waiter in snapshot.waiters)
-    rows = [
-        [
-            str(position),
-            describe(waiter.who),
-            _takes(waiter.take, snapshot.slots),
-            ("fair" if waiter.fair else "any") if has_unfair else "",
-            waiting_for(waiter, snapshot),
-        ]
-        for position, waiter in enumerate(snapshot.waiters, 1)
-    ]
+    rows = []
+    for position, waiter in enumerate(snapshot.waiters, 1):
+        takes = _takes(waiter.take, snapshot.slots)
+        order = ("fair" if waiter.fair else "any") if has_unfair else ""
+        waiting = render.waiting_for(waiter, snapshot)
+        rows.append([str(position), render.describe(waiter.who), takes, order, waiting])
     return table(WAITERS, rows, room(wide=wide)) if rows else []
 
 
@@ -146,4 +115,4 @@ def break_command(address: Address, fence: int) -> str:
 
 
 def _takes(take: int, slots: int) -> str:
-    return mode(take, slots) or ("" if slots == 1 else str(take))
+    return render.mode(take, slots) or ("" if slots == 1 else str(take))

@@ -9,7 +9,7 @@ import time
 
 from lockfast.cli.admin import Admin
 from lockfast.cli.exit_codes import USAGE, fail
-from lockfast.cli.options import HELP, add_store, client_of, exits
+from lockfast.cli.options import add_names, add_number, add_store, client_of, exits, explain
 from lockfast.cli.top.keys import Break, Mode, Operator, Quit
 from lockfast.cli.top.model import Seen
 from lockfast.cli.top.poller import Poller
@@ -42,44 +42,25 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Watch the names that are held or waited for, live."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
-    add = parser.add_argument
-    add(
-        "prefix",
-        nargs="?",
-        default="",
-        metavar="PREFIX",
-        help="show only names that begin with PREFIX",
-    )
-    add("-A", "--all-namespaces", action="store_true", help="show the names of all namespaces")
-    add(
-        "--interval",
-        type=float,
-        default=INTERVAL,
-        metavar="S",
-        help=f"seconds between two rounds (default: {INTERVAL:g})",
-    )
+    explain(parser, "Watch the names that are held or waited for, live.", EPILOG)
+    add_names(parser, "show")
+    what = f"seconds between two rounds (default: {INTERVAL:g})"
+    add_number(parser, "--interval", float, "S", what, INTERVAL)
     add_store(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     if not LEAST_INTERVAL <= args.interval <= 3600:
-        raise ConfigurationError(
-            f"--interval {args.interval:g}: must be between {LEAST_INTERVAL} and 3600"
-        )
+        allowed = f"must be between {LEAST_INTERVAL} and 3600"
+        raise ConfigurationError(f"--interval {args.interval:g}: {allowed}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         return fail("top needs a terminal; for scripts use lockfast ls --json", USAGE)
     with client_of(args) as client, Terminal() as terminal:
+        admin, everywhere, wake = Admin(client), args.all_namespaces, terminal.wake
         poller = Poller(
-            admin := Admin(client),
-            args.prefix,
-            everywhere=args.all_namespaces,
-            interval=args.interval,
-            on_update=terminal.wake,
+            admin, args.prefix, everywhere=everywhere, interval=args.interval, on_update=wake
         )
-        where = f"{admin.store} ({'all' if args.all_namespaces else admin.namespace})"
+        where = f"{admin.store} ({'all' if everywhere else admin.namespace})"
         poller.start()
         try:
             return _loop(terminal, poller, Operator(), where, args.interval)
@@ -100,8 +81,7 @@ def _loop(
             operator.message = poller.messages.popleft()
         with poller.mutex:
             totals = poller.model.totals()
-        clock = time.strftime("%H:%M:%S")
-        scene = Scene(where, clock, totals, rows, name, poller.problem())
+        scene = Scene(where, time.strftime("%H:%M:%S"), totals, rows, name, poller.problem())
         terminal.draw(frame(scene, operator, width, height))
         for key in terminal.keys(interval):
             match operator.press(key, *_current(poller, operator), page(height)):

@@ -13,7 +13,7 @@ from types import FrameType
 from lockfast.cli.admin import Admin
 from lockfast.cli.changes import Event, Watch
 from lockfast.cli.exit_codes import TERMINATED, print_stderr
-from lockfast.cli.options import HELP, add_json, add_once, add_store, client_of, exits
+from lockfast.cli.options import add_json, add_once, add_store, client_of, exits, explain
 from lockfast.errors import BackendError
 
 # Seconds between two inspections: short after an event, growing while nothing happens.
@@ -41,12 +41,10 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print what happens to a name, line by line, until Ctrl-C."
-    parser.epilog = EPILOG
-    parser.formatter_class = HELP
+    explain(parser, "Print what happens to a name, line by line, until Ctrl-C.", EPILOG)
     parser.add_argument("name", metavar="NAME", help="name of the lock")
     add_once(parser)
-    add_json(parser, "print a JSON document per line, for scripts")
+    add_json(parser, "a JSON document per line")
     add_store(parser)
 
 

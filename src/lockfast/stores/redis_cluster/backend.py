@@ -22,16 +22,14 @@ from lockfast.stores.redis_cluster.node import NodeBackend
 from lockfast.stores.redis_cluster.routing import Router, Verb
 from lockfast.stores.redis_cluster.slots import PATIENCE, slot_of, slot_of_key
 
-# How often a batch is sent to the nodes that the map names, before its claims are routed one by
-# one.
+# Attempts to send a batch by the map before its claims are routed one by one.
 PASSES = 2
 # Errors after which another node, or the same one a little later, may answer.
 UNSETTLED = (Redirected, Unsettled, Unreachable)
 
 
 class ClusterBackend:
-    """One cluster for one API. ``listens``: its keeper reads the listeners. ``now`` is the
-    clock."""
+    """One cluster for one API. ``listens``: its keeper reads the listeners."""
 
     def __init__(
         self, router: Router, listeners: Listeners, now: Callable[[], float], *, listens: bool
@@ -301,8 +299,7 @@ class ClusterBackend:
         return seen
 
     async def names(self, prefix: str, budget: float) -> list[str]:
-        """List the names of all masters, one after another. A name whose slot moves meanwhile may
-        be missed."""
+        """List the names of all masters in sequence; a name in a moving slot may be missed."""
         await self._router.owner(slot_of(prefix), self._now() + budget)
         found: set[str] = set()
         for endpoint in self._slots.masters:

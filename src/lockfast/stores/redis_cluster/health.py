@@ -1,5 +1,4 @@
-"""Health checks of a Redis Cluster. Each master is checked, and results that several masters share
-are reported once."""
+"""Health checks of a Redis Cluster's masters; equal results are reported once."""
 
 from __future__ import annotations
 

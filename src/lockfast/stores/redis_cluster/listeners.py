@@ -267,8 +267,7 @@ class Listeners:
         else:
             self._disconnect(endpoint)
             if error is not None and not error.transient:
-                # The keeper has no caller to raise it to. Without wake-ups, waiters are served when
-                # they refresh.
+                # Not raised: without wake-ups, waiters are served when they refresh.
                 log.warning("lockfast: hand-overs will be slow, subscriptions fail: %s", error)
                 self._not_before = clock.now() + REFUSED_PAUSE
 

@@ -94,8 +94,7 @@ class NodeBackend(RedisBackend):
 
 
 class AskingTransport:
-    """The node's connections for a slot that it is importing: each command is preceded by ASKING,
-    in the same write."""
+    """The node's connections for a slot that it imports: ASKING precedes each command."""
 
     suspends = True  # in both APIs, `send` returns an awaitable
 
@@ -128,7 +127,6 @@ def _after_asking(commands: Sequence[bytes]) -> list[bytes]:
 
 
 def _answers(both: Sequence[Any]) -> list[Any]:
-    """Return the replies to the commands; an ASKING that was refused replaces its command's reply,
-    which means nothing then."""
+    """Return the commands' replies; a refused ASKING replaces its command's reply."""
     pairs = zip(both[::2], both[1::2], strict=True)
     return [asking if isinstance(asking, ServerError) else answer for asking, answer in pairs]

@@ -142,8 +142,7 @@ class Router:
         return endpoint
 
     async def refresh_slots(self, until: float, avoid: str = "") -> None:
-        """Ask one node after another for the map, unless another thread or task does so or has just
-        done so."""
+        """Ask node after node for the map, unless another caller does so or just did."""
         now = clock.now()
         if not self.slots.begin_refresh(now):
             return

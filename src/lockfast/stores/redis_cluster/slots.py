@@ -30,8 +30,7 @@ Remap = Callable[[tuple[str, int]], tuple[str, int]]
 
 
 def slot_of_key(key: bytes) -> int:
-    """Compute the slot as the servers do: of the text between the first { and the next }, if
-    any."""
+    """Compute the slot as servers do: of the text between the first { and the next }."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1)
     tag = key[start + 1 : end] if -1 < start < end - 1 else key

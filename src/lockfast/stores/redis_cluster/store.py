@@ -42,8 +42,7 @@ _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:,]+)(?::(?P<port>\d{1,5}
 
 
 class ClusterStore:
-    """One client's view of a cluster. ``options`` are redis-py's, for the connection to each
-    node."""
+    """One client's view of a cluster. ``options`` are redis-py's, for each node."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Non-blocking connections of a thread to all nodes, with the replies that each still has to
-send."""
+"""Non-blocking connections of a thread to all nodes, with their pending replies."""
 
 from __future__ import annotations
 

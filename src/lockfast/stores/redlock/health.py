@@ -23,8 +23,7 @@ def health_checks(addresses: Sequence[Address]) -> Iterator[HealthCheck]:
 
 
 def _of_node(address: Address, servers: dict[str, str]) -> Iterator[HealthCheck]:
-    """Check one node. ``servers`` maps the run ids of the nodes checked so far to their
-    addresses."""
+    """Check one node. ``servers`` maps run ids of nodes checked so far to addresses."""
     try:
         connection = Connection(address, BUDGET)
     except BackendError as error:

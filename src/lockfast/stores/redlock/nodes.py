@@ -10,8 +10,7 @@ from lockfast.stores.redlock.commands import Call
 from lockfast.stores.redlock.votes import majority_of
 from lockfast.stores.wakeups import Wakeups
 
-# Seconds without a reply after which a node is taken to hang and its connection is closed. Callers
-# do not wait that long.
+# Seconds without a reply after which a node counts as hung and is disconnected.
 HANG_TIMEOUT = 0.5
 # Seconds that a majority of nodes without known errors gets to connect, however short the budget:
 # the next call finds them connected. Validity counts from before, so this costs no safety.
@@ -90,8 +89,7 @@ class MergedWakeups:
 
 
 class NodeWakeups:
-    """Wake-ups of one node: a `Wakeups` that passes them to the merged ones. ``received`` is called
-    after each."""
+    """Wake-ups of one node, passed to the merged ones; ``received`` is called after each."""
 
     def __init__(self, merged: MergedWakeups, node: int, now: object, received: object) -> None:
         self._merged = merged

@@ -199,8 +199,7 @@ class BlockingVoters:
         return group.connections[node] is not None
 
     def _collect(self, group: Group, added: OnConnected, now: float, budget: float) -> None:
-        """Take the connections that the threads made: wait for a majority, and as long again for
-        the others."""
+        """Take the threads' connections: wait for a majority, and as long again for the rest."""
         until, patient = now + (max(budget * 0.8, LEAST_CONNECT) if budget else 0.0), True
         while group.waiting:
             have = sum(connection is not None for connection in group.connections)

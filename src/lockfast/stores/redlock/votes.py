@@ -142,8 +142,7 @@ class Tally:
         return not self.pending or (self.voters >= self.majority and self._is_agreed(number))
 
     def _is_agreed(self, number: int) -> bool:
-        """Return True if a majority refuses the claim for the same reason, or no node refuses
-        it."""
+        """True if a majority refuses the claim for the same reason, or no node refuses it."""
         refused = [vote for vote in self.of(number).values() if not isinstance(vote, Granted)]
         reasons = [vote.fence if isinstance(vote, Busy) else type(vote) for vote in refused]
         return not reasons or Counter(reasons).most_common(1)[0][1] >= self.majority

@@ -120,13 +120,7 @@ class SqliteBackend:
         # The wake address is created once the file is open and known to be ours, not earlier.
         peers = self._peers
         return SqlBook(
-            rows,
-            name,
-            now,
-            wall,
-            peers.wake_address(),
-            self._transport.fences,
-            peers.is_dead,
+            rows, name, now, wall, peers.wake_address(), self._transport.fences, peers.is_dead
         )
 
     def _after(self, book: SqlBook) -> None:

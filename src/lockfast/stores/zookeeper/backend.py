@@ -25,32 +25,13 @@ from typing import Any
 from lockfast.core.law import REFRESH
 from lockfast.core.ports import Wake
 from lockfast.errors import BackendError, Unsupported
-from lockfast.model import (
-    LATCH,
-    Busy,
-    Capabilities,
-    Claim,
-    Differs,
-    Gone,
-    Granted,
-    Snapshot,
-)
+from lockfast.model import LATCH, Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
 from lockfast.stores.zookeeper import amend, inspection, kazoo_layout, latches
 from lockfast.stores.zookeeper.enqueue import enqueue, enqueue_batch, is_taken
-from lockfast.stores.zookeeper.nodes import (
-    HOLDS,
-    TIMED,
-    facts_of,
-)
+from lockfast.stores.zookeeper.nodes import HOLDS, TIMED, facts_of
 from lockfast.stores.zookeeper.operation import Listed, Operation, Transport
 from lockfast.stores.zookeeper.registry import QueueEntry, Registry
-from lockfast.stores.zookeeper.requests import (
-    Delete,
-    Exists,
-    Put,
-    Refusal,
-    Request,
-)
+from lockfast.stores.zookeeper.requests import Delete, Exists, Put, Refusal, Request
 from lockfast.stores.zookeeper.waiting import take_or_watch
 
 NEVER = float("inf")

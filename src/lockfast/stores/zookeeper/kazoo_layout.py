@@ -17,14 +17,7 @@ from lockfast.model import Busy, Capabilities, Claim, Granted, Holder, Snapshot,
 from lockfast.stores.zookeeper.nodes import Node, contenders, digest_of
 from lockfast.stores.zookeeper.operation import BATCH, Operation
 from lockfast.stores.zookeeper.registry import QueueEntry
-from lockfast.stores.zookeeper.requests import (
-    Children,
-    Create,
-    Get,
-    Kind,
-    Refusal,
-    Request,
-)
+from lockfast.stores.zookeeper.requests import Children, Create, Get, Kind, Refusal, Request
 
 KAZOO = "kazoo"
 CAPABILITIES = Capabilities(store="zookeeper", across="network", overtakes=False, wakes="notify")
