@@ -143,11 +143,34 @@ def until(predicate: Callable[[], Any], patience: float = PATIENCE) -> Any:
 
 
 class took:
-    """Measure the duration of a ``with`` block, in seconds."""
+    """Measure the duration of a ``with`` block: ``seconds`` by the clock, for lower bounds, and
+    ``unstalled`` for upper bounds.
+
+    ``unstalled`` leaves out the time by which a thread that only sleeps was late: on a busy machine
+    the tested threads were late by as much.
+    """
+
+    TICK = 0.005
+    PUNCTUAL = 0.001
 
     def __enter__(self) -> took:
+        self._stalled = 0.0
+        self._over = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._sampler.start()
         self.began = time.monotonic()
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.seconds = time.monotonic() - self.began
+        self._over.set()
+        self._sampler.join(PATIENCE)
+        self.unstalled = self.seconds - self._stalled
+
+    def _sample(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            time.sleep(self.TICK)
+            late = time.monotonic() - began - self.TICK
+            if late > self.PUNCTUAL:
+                self._stalled += late

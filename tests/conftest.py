@@ -72,9 +72,7 @@ def need(*programs: str, driver: str) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _missing:
-        text = (
-            f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run lab/servers/ensure as root"
-        )
+        text = f"!!! NOT TESTED: no {', '.join(sorted(_missing))}. Run lab/servers/ensure as root"
         terminalreporter.write_line(text, red=True, bold=True)
 
 

@@ -158,9 +158,7 @@ def main() -> int:
     failed = sum(step.code != 0 for step in steps)
     missing = missing_servers()
     if missing:
-        print(
-            f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run lab/servers/ensure"
-        )
+        print(f"\n!!! NOT TESTED: no {', '.join(missing)} on this machine. Run lab/servers/ensure")
         print("!!! as root, or install them; the stores that need them were left out.\n")
         failed += os.environ.get("CI") == "true"
     print(f"steps: {len(steps) - min(failed, len(steps))} passed, {failed} failed")

@@ -355,8 +355,10 @@ class StoreComparison(RuleBasedStateMachine):
 
     def answered(self, claim: Claim, answer: Granted | Busy | Differs) -> None:
         if isinstance(answer, Granted):
+            known = self.valid.get(claim.id)
+            repeated = known is not None and self.now < known.ends
             self.granted(claim.id, answer)
-            if claim.take and "latch" in claim.name:
+            if claim.take and "latch" in claim.name and not repeated:
                 self.latch_was_extended(claim, answer)
         elif isinstance(answer, Differs) or not claim.wait:
             del self.claims[claim.id]

@@ -113,11 +113,14 @@ class Demo:
         scores = self._scores()
         value, _ = worker.read_counter(counter)
         os.close(counter)
+        lost = sum(scores) - value
         self._screen.live(self._bars(scores, 1.0), last=True)
-        self._verdict(kind, scores, value, handovers / seconds)
+        self._verdict(kind, scores, value, lost, handovers / seconds)
 
-    def _verdict(self, kind: str, scores: list[int], value: int, handovers: float) -> None:
-        paint, lost = self._screen.paint, sum(scores) - value
+    def _verdict(
+        self, kind: str, scores: list[int], value: int, lost: int, handovers: float
+    ) -> None:
+        paint = self._screen.paint
         summary = f"   {sum(scores):,} increments, the counter shows {value:,}: "
         if kind == "bare":
             percent = f"{lost:,} updates lost ({100 * lost / max(sum(scores), 1):.0f} %)"

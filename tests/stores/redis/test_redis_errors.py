@@ -138,7 +138,7 @@ def test_a_transient_error_is_raised_within_the_budget_and_leaves_nothing(
         with took() as time_of, pytest.raises(BackendError, match=MESSAGES[which]) as caught:
             mine.do(lambda client: try_once(client, name))
         assert caught.value.transient
-        assert time_of.seconds < 0.2 + 1.0, "longer than a budget"
+        assert time_of.unstalled < 0.2 + 1.0, "longer than a budget"
     finally:
         end()
     hold = mine.do(lambda client: client.lock(name).acquire(timeout=5))
@@ -280,7 +280,7 @@ def test_a_forgotten_hold_is_reported_lost_and_not_created_again(
         else:
             server.call(how)
         assert lost.wait(PATIENCE)
-    assert time_of.seconds < 0.3 + 0.5, "longer than a third of the lease and some slack"
+    assert time_of.unstalled < 0.3 + 0.5, "longer than a third of the lease and some slack"
     assert hold.lost and not hold.is_held
     time.sleep(0.35)  # another renewal would be due
     assert server.call("KEYS", "lf:*") in ([], [key.encode()] if how == "HDEL" else [])
@@ -299,7 +299,7 @@ def test_a_waiter_is_served_after_the_server_lost_all_data(
     with took() as time_of:
         server.call("FLUSHALL")
         fresh = waits.result(PATIENCE)
-    assert time_of.seconds < 2.0 + 0.5 and fresh.fence > hold.fence
+    assert time_of.unstalled < 2.0 + 0.5 and fresh.fence > hold.fence
     with pytest.raises(HoldLost):
         mine.do(lambda client: hold.release())
     assert other.do(lambda client: client.inspect(name)).holders[0].fence == fresh.fence
@@ -348,7 +348,7 @@ def test_a_wrong_or_missing_password_is_an_immediate_permanent_error(
     mine = agent(f"redis://{login}127.0.0.1:{guarded.port}")
     with took() as time_of, pytest.raises(BackendError, match=message) as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=10))
-    assert not caught.value.transient and time_of.seconds < 3, "it must not be retried"
+    assert not caught.value.transient and time_of.unstalled < 3, "it must not be retried"
     assert "Aex9" not in repr(caught.value)
 
 
@@ -382,7 +382,7 @@ def test_tls_with_the_right_ca_works(agent: Make, secured: Any, name: str) -> No
     with took() as time_of:
         mine.do(lambda client: hold.release())
         waits.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not woken by the release"
+    assert time_of.unstalled < 1.0, "not woken by the release"
 
 
 def test_a_certificate_of_an_unknown_ca_is_a_permanent_error(
@@ -391,7 +391,7 @@ def test_a_certificate_of_an_unknown_ca_is_a_permanent_error(
     mine = agent(secured.url)
     with took() as time_of, pytest.raises(BackendError, match=r"TLS failed.*certificate") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=10))
-    assert not caught.value.transient and time_of.seconds < 3
+    assert not caught.value.transient and time_of.unstalled < 3
 
 
 def test_a_plain_connection_to_a_tls_server_is_explained(
@@ -408,7 +408,7 @@ def test_a_tls_connection_to_a_plain_server_is_explained(
     mine = agent(f"rediss://127.0.0.1:{redis_server.port}", lease=1.2)
     with took() as time_of, pytest.raises(BackendError, match="TLS"):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 1.0
+    assert time_of.unstalled < 0.2 + 1.0
 
 
 # ---- connections that the server closes ---------------------------------------------------------
@@ -445,7 +445,7 @@ def test_a_waiter_whose_connections_are_killed_is_still_served(
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not woken by the release"
+    assert time_of.unstalled < 1.0, "not woken by the release"
     assert later.fence > hold.fence
     # The next waiter has a listener again.
     again = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
@@ -454,7 +454,7 @@ def test_a_waiter_whose_connections_are_killed_is_still_served(
     with took() as time_of:
         other.do(lambda client: later.release())
         again.result(PATIENCE)
-    assert time_of.seconds < 1.0, "not woken by the release"
+    assert time_of.unstalled < 1.0, "not woken by the release"
 
 
 def test_a_wait_that_runs_out_during_an_error_raises(agent: Make, server: Any, name: str) -> None:

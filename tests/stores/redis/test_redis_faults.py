@@ -61,7 +61,7 @@ def test_an_acquire_in_a_black_hole_ends_after_its_timeout_and_one_budget(
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock(name).acquire(timeout=timeout))
     # The claim and its withdrawal, if the claim may have arrived, share the budget.
-    assert time_of.seconds < timeout + BUDGET * 1.5 + SLACK
+    assert time_of.unstalled < timeout + BUDGET * 1.5 + SLACK
     network.heal()
     hold = mine.do(lambda client: client.lock(f"{name}-2").acquire(timeout=PATIENCE))
     mine.do(lambda client: hold.release())
@@ -108,7 +108,7 @@ def test_the_driver_does_not_retry(
     network.black_hole("down")
     with took() as time_of, pytest.raises(BackendError):
         mine.do(lambda client: hold.renew())
-    assert 0.4 < time_of.seconds < 0.5 + SLACK, "one budget per operation"
+    assert time_of.seconds > 0.4 and time_of.unstalled < 0.5 + SLACK, "one budget per operation"
     assert network.accepted == accepted, "the driver has reconnected by itself"
 
 
@@ -121,7 +121,7 @@ def test_a_silent_server_makes_the_outcome_unknown_within_the_budget(
     network.black_hole()
     with took() as time_of, pytest.raises(BackendError):
         mine.do(lambda client: getattr(hold, verb)())
-    assert time_of.seconds < BUDGET + SLACK
+    assert time_of.unstalled < BUDGET + SLACK
     network.heal()
 
 

@@ -240,7 +240,7 @@ hold = asyncio.run(main())
             process.send_signal(signal.SIGTERM)
         with took() as time_of:
             process.wait(PATIENCE)
-        assert time_of.seconds < 1.0 + 1.0, "the exit hung"
+        assert time_of.unstalled < 1.0 + 1.0, "the exit hung"
         key = key_of(f"default:{name}")
         left = redis_server.client().hgetall(key)
         assert set(left) <= {b".f"}, "still held"

@@ -164,7 +164,7 @@ def test_a_malformed_reply_is_an_error_and_ends_the_connection(
     mine = agent(server.url, lease=1.2)
     with took() as time_of, pytest.raises(BackendError, match=r"unexpected reply|protocol"):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 1.0, "the call hung"
+    assert time_of.unstalled < 0.2 + 1.0, "the call hung"
     until(lambda: server.closed == server.accepted)
     assert mine.client.statistics().held == 0
 
@@ -234,7 +234,7 @@ def test_an_endless_reply_is_an_error_within_the_budget_and_does_not_fill_memory
     mine = agent(server.url, lease=1.2)
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 1.5
+    assert time_of.unstalled < 0.2 + 1.5
     until(lambda: server.closed == server.accepted)
 
 
@@ -250,7 +250,7 @@ def test_a_trickling_reply_ends_with_the_budget(
     mine = agent(server.url, lease=1.2)
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 0.7
+    assert time_of.unstalled < 0.2 + 0.7
 
 
 def test_a_forged_wake_up_wakes_but_does_not_grant(

@@ -129,7 +129,7 @@ def test_redis_py_does_not_give_up_early(agent: Make, redis_server: Any, name: s
     for timeout in (0.05, 0.25):
         with took() as time_of, pytest.raises(AcquireTimeout):
             other.do(lambda client: client.lock(name).acquire(timeout=timeout))  # noqa: B023
-        assert timeout <= time_of.seconds < timeout + 1
+        assert timeout <= time_of.seconds and time_of.unstalled < timeout + 1
     # A lock that expires shortly before the timeout is acquired.
     short = f"{name}-short"
     mine.do(lambda client: client.lock(short, lease=0.3).acquire())
@@ -143,7 +143,7 @@ def test_redis_py_the_driver_does_not_retry_ten_times(
     network.refuse()
     with took() as time_of, pytest.raises(BackendError):
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
-    assert time_of.seconds < 0.2 + 0.5
+    assert time_of.unstalled < 0.2 + 0.5
     network.accept()
 
 
@@ -157,7 +157,7 @@ def test_python_redis_lock_half_a_second_is_not_for_ever(
     mine.do(lambda client: client.lock(name).acquire())
     with took() as time_of, pytest.raises(AcquireTimeout):
         other.do(lambda client: client.lock(name).acquire(timeout=0.5))
-    assert 0.5 <= time_of.seconds < 1.5
+    assert time_of.seconds >= 0.5 and time_of.unstalled < 1.5
     half = other.do(lambda client: client.lock(f"{name}-half", lease=0.5).acquire())
     assert half.remaining() <= 0.5
     assert b" 500000 " in next(iter(rows(redis_server, f"{name}-half").values()))
@@ -202,7 +202,7 @@ def test_python_redis_lock_a_crashed_holder_is_noticed_on_time(
     network.black_hole()
     with took() as time_of:
         other.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
-    assert time_of.seconds < lease * 1.25 + 0.3
+    assert time_of.unstalled < lease * 1.25 + 0.3
     network.heal()
 
 
@@ -252,7 +252,7 @@ def test_redisson_a_dead_waiter_does_not_delay_the_others(
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < 1.5 and not doomed.done()
+    assert time_of.unstalled < 1.5 and not doomed.done()
     network.accept()
     alive.do(lambda client: later.release())
     last = doomed.result(PATIENCE)

@@ -122,7 +122,7 @@ def test_waiters_are_served_in_arrival_order_when_their_slot_migrates(
             others[number].do(lambda client: got.release())  # noqa: B023
     assert served == [0, 1, 2]
     if when == "after the move":
-        assert time_of.seconds < BY_WAKEUP
+        assert time_of.unstalled < BY_WAKEUP
 
 
 def test_a_claim_in_a_migrating_slot_is_granted_when_the_migration_ends(
@@ -136,7 +136,7 @@ def test_a_claim_in_a_migrating_slot_is_granted_when_the_migration_ends(
     with took() as time_of:
         later = mine.do(lambda client: client.lock(name).acquire(timeout=0))
     assert later.fence > hold.fence
-    assert 0.2 < time_of.seconds < 3.0
+    assert time_of.seconds > 0.2 and time_of.unstalled < 3.0
     assert errors(cluster, "TRYAGAIN") >= 1
     mine.do(lambda client: later.release())
 
@@ -155,7 +155,7 @@ def test_a_migration_that_does_not_end_fails_within_the_budget_without_a_storm(
     with took() as time_of, pytest.raises(BackendError, match=r"TRYAGAIN|ASK") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
     assert caught.value.transient
-    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    assert time_of.unstalled < 2 * 3 / 6 + 0.5
     assert 3 <= errors(cluster, "TRYAGAIN") - before < 60, "a storm"
 
 
@@ -171,7 +171,7 @@ def test_a_claim_fails_while_the_cluster_is_down_and_is_retried_with_pauses(
     with took() as time_of, pytest.raises(BackendError, match=r"CLUSTERDOWN|no node") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
     assert caught.value.transient
-    assert time_of.seconds < 2 * 3 / 6 + 0.5
+    assert time_of.unstalled < 2 * 3 / 6 + 0.5
     assert errors(lonely, "CLUSTERDOWN") - before < 60, "a storm"
     waits = mine.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     threading.Timer(0.1, node.call, ("CLUSTER", "ADDSLOTS", slot(name))).start()

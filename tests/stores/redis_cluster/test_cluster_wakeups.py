@@ -65,7 +65,7 @@ def test_a_waiter_is_woken_at_once_by_a_release(agent: Make, cluster: Any, name:
         with took() as time_of:
             mine.do(lambda client: hold.release())  # noqa: B023
             later = waits.result(PATIENCE)
-        assert time_of.seconds < BY_WAKEUP
+        assert time_of.unstalled < BY_WAKEUP
         other.do(lambda client: later.release())  # noqa: B023
 
 
@@ -83,7 +83,7 @@ def test_the_documented_rights_suffice_for_classic_pubsub(agent: Make, old: Any,
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < BY_WAKEUP
+    assert time_of.unstalled < BY_WAKEUP
     other.do(lambda client: later.release())
 
 
@@ -124,7 +124,7 @@ def test_a_dead_waiter_is_passed_over(agent: Make, cluster: Any, name: str) -> N
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
     # A dead waiter would stay queued for six seconds, and a grant to it would last five.
-    assert time_of.seconds < BY_WAKEUP
+    assert time_of.unstalled < BY_WAKEUP
     other.do(lambda client: later.release())
 
 
@@ -143,7 +143,7 @@ def test_a_waiter_is_woken_by_the_new_node_after_a_move(
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
     assert later.fence > hold.fence
-    assert time_of.seconds < 2.0 + BY_WAKEUP
+    assert time_of.unstalled < 2.0 + BY_WAKEUP
     other.do(lambda client: later.release())
 
 
@@ -217,5 +217,5 @@ def test_a_killed_listener_is_opened_again(agent: Make, cluster: Any, name: str)
     with took() as time_of:
         mine.do(lambda client: hold.release())
         later = waits.result(PATIENCE)
-    assert time_of.seconds < BY_WAKEUP
+    assert time_of.unstalled < BY_WAKEUP
     other.do(lambda client: later.release())

@@ -74,10 +74,10 @@ class PeerRegistry(Protocol):
 
 
 class SqliteBackend:
-    """The backend of one store for one API, which the transport determines.
+    """The backend of one store for one API, which the transport determines. ``clock`` and ``wall``
+    are parameters, so that tests can control the time."""
 
-    ``clock`` and ``wall`` are parameters, so that tests can control the time.
-    """
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -97,10 +97,6 @@ class SqliteBackend:
         self._contended: dict[str, None] = {}
         self.listen = listener.listen
         self.interrupt = listener.interrupt
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
 
     async def _step(self, name: str, budget: float, verb: Callable[..., T], *arguments: Any) -> T:
         def work(rows: Rows) -> tuple[T, SqlBook]:
@@ -124,8 +120,7 @@ class SqliteBackend:
         )
 
     def _after(self, book: SqlBook) -> None:
-        """After the commit: wake waiters, remove the files of dead peers, and watch the processes
-        whose death would free the name for our waiter."""
+        """After the commit: wake waiters, remove dead peers' files, watch those that block ours."""
         for row, grant in book.woken:
             self._peers.wake(row.wake_address, row.id, grant)
         if book.dead_peers:
@@ -181,8 +176,6 @@ class SqliteBackend:
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
     ) -> list[Granted | Busy | Gone]:
-        """Renew all claims in one transaction."""
-
         def work(rows: Rows) -> list[tuple[Granted | Busy | Gone, SqlBook]] | None:
             if 0 not in fences and extend_batch(rows, claims, fences, self._clock()):
                 return None
@@ -190,8 +183,7 @@ class SqliteBackend:
 
         done = await self._transport.step(work, budget)
         if done is None:
-            leases = [claim.lease for claim in claims]
-            return list(map(_granted, zip(fences, leases, strict=True)))
+            return list(map(_granted, zip(fences, [claim.lease for claim in claims], strict=True)))
         return self._done(done)
 
     def _each(

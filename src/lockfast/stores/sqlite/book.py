@@ -5,13 +5,13 @@ of a step does not grow with the number of waiters. Time is the host's BOOTTIME 
 the write lock was obtained: all processes share it, it never steps, and after a reboot the file is
 emptied (see `transport`).
 
-Dead processes are detected here too: when the process behind a row's ``wake_address`` is dead, all
-rows of that process are deleted at once.
+When the process behind a row's ``wake_address`` is dead, all its rows are deleted at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from lockfast.core.law import DETACHED, Row
@@ -94,6 +94,9 @@ RELEASE_UNCONTENDED = """
 """
 DELETE_HOLDS_OF = "DELETE FROM holds WHERE wake_address = ?1"
 DELETE_WAITERS_OF = "DELETE FROM waiters WHERE wake_address = ?1"
+_columns: Callable[[Row], tuple[Any, ...]] = attrgetter(
+    "id", "who", "take", "slots", "lease", "fair", "fence", "since", "ends", "wake_address"
+)
 
 
 class Rows(Protocol):
@@ -184,14 +187,11 @@ class SqlBook:
         return [(position, Row(*columns)) for position, *columns in found]
 
     def note_blockers(self, claim_id: str) -> None:
-        """Record the processes whose death would advance this waiter: the waiter before it in the
-        queue, which holds next; for the first waiter and for unfair ones, the holders. So one death
-        wakes one waiter."""
+        """Record the processes whose death advances this waiter: the waiter before it, which holds
+        next; for the first and for unfair ones, the holders. So one death wakes one waiter."""
         before = self._rows.execute(PREDECESSOR, (self._name, claim_id)).fetchone()
-        wake_addresses = (
-            {before[0]} if before else {row.wake_address for row in self.holds.values()}
-        )
-        self.blockers = (claim_id, frozenset(wake_addresses - {self.wake_address, DETACHED}))
+        peers = {before[0]} if before else {row.wake_address for row in self.holds.values()}
+        self.blockers = (claim_id, frozenset(peers - {self.wake_address, DETACHED}))
 
     def _is_alive(self, row: Row) -> bool:
         if row.ends <= self.now:
@@ -229,8 +229,7 @@ class SqlBook:
     def end_hold(self, claim_id: str) -> bool:
         if self._holds is not None:
             self._holds.pop(claim_id, None)
-        ended = self._rows.execute(END_HOLD, (self._name, claim_id, self.now))
-        return bool(ended.rowcount)
+        return bool(self._rows.execute(END_HOLD, (self._name, claim_id, self.now)).rowcount)
 
     def add_waiter(self, row: Row) -> None:
         self.has_waiters = True
@@ -249,21 +248,6 @@ class SqlBook:
 
     def wake(self, row: Row, grant: Granted | None) -> None:
         self.woken.append((row, grant))
-
-
-def _columns(row: Row) -> tuple[Any, ...]:
-    return (
-        row.id,
-        row.who,
-        row.take,
-        row.slots,
-        row.lease,
-        row.fair,
-        row.fence,
-        row.since,
-        row.ends,
-        row.wake_address,
-    )
 
 
 def extend_batch(rows: Rows, claims: Sequence[Claim], fences: Sequence[int], now: float) -> bool:

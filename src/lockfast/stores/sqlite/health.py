@@ -55,18 +55,15 @@ def _mounts() -> str:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The type of the file system of ``path``, from the lines of /proc/self/mountinfo; '' if
-    unknown. Of two mounts on the same directory the last one counts."""
+    """The file system's type, by /proc/self/mountinfo; '' if unknown. The last mount counts."""
     best, kind = -1, ""
     for line in mounts.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
         if not dash or len(fields) < 5:
             continue
-        mount_point = os.fsencode(
-            re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        )
-        root = Path(os.fsdecode(mount_point))
+        name = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        root = Path(os.fsdecode(os.fsencode(name)))
         if (root == path or root in path.parents) and len(root.parts) >= best:
             best, kind = len(root.parts), right.split(" ")[0]
     return kind

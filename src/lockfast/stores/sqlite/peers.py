@@ -1,7 +1,6 @@
 """The processes that share one SQLite file: which are alive, and how to wake their waiters.
 
-Beside the file is a folder. Each client has two files there, named by a random id, its *wake
-address*:
+In a folder beside the file, each client has two files, named by a random id, its *wake address*:
 
 - ``ADDRESS.life``, which it keeps ``flock``ed. The kernel releases that lock when the process ends,
   however it ends, so a file that can be locked proves that the process is dead, without polling and
@@ -92,8 +91,7 @@ class Peers:
         self._wake_address = self._register(secrets.token_hex(8))
 
     def _register(self, wake_address: str) -> str:
-        """Create the life file. It has a temporary name until it is locked, so that no other
-        process takes it for a dead one's."""
+        """Create the life file. Unlocked it would look dead: until then its name is temporary."""
         make_folders(self._folder)
         unseen = self._folder / f".{wake_address}.new"
         self._life = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -148,12 +146,8 @@ class Peers:
         for name in found[:MAX_REMOVALS]:
             if name.endswith(".new") and self._is_old(name):
                 self._unlink(f"{self._folder}/{name}")
-        wake_addresses = [name[:-5] for name in found if name.endswith(".life")][:MAX_REMOVALS]
-        return [
-            wake_address
-            for wake_address in wake_addresses
-            if wake_address != self._wake_address and self.is_dead(wake_address)
-        ]
+        addresses = [name[:-5] for name in found if name.endswith(".life")][:MAX_REMOVALS]
+        return [one for one in addresses if one != self._wake_address and self.is_dead(one)]
 
     def _is_old(self, name: str) -> bool:
         with contextlib.suppress(OSError):
@@ -199,11 +193,7 @@ class Peers:
     def _process_ended(self, wake_address: str) -> None:
         """Wake the waiters that watched this process: they ask again."""
         with self._mutex:
-            waiting = [
-                claim
-                for claim, wake_addresses in self._watched.items()
-                if wake_address in wake_addresses
-            ]
+            waiting = [claim for claim, peers in self._watched.items() if wake_address in peers]
             for claim_id in waiting:
                 del self._watched[claim_id]
             self._close_unneeded_pidfds()
@@ -221,8 +211,7 @@ class Peers:
     # ---- wake-ups ----------------------------------------------------------------------------
 
     def watch(self, claim_id: str, wake: Wake, since: float) -> bool:
-        """Register a waiter. True if our socket did not exist yet at ``since``, so that a wake-up
-        may have been missed."""
+        """Register a waiter. True if a wake-up may be lost: our socket is newer than ``since``."""
         self._wakeups.watch(claim_id, wake)
         if self._socket is None:
             self._open_socket()
@@ -253,11 +242,9 @@ class Peers:
                 self._sender = sender
             return self._sender
 
-    def listen(
-        self, interrupt: int, timeout: float | None, interrupted: Callable[[], None]
-    ) -> None:
+    def listen(self, interrupt: int, timeout: float | None, drain: Callable[[], None]) -> None:
         """Deliver wake-ups until one arrived, a watched process ended, the pipe ``interrupt`` was
-        written to (then ``interrupted`` is called), or the timeout is over."""
+        written to (then ``drain`` is called), or the timeout is over."""
         poll = select.poll()
         poll.register(interrupt, select.POLLIN)
         sock = self._socket
@@ -269,7 +256,7 @@ class Peers:
         ready = poll.poll(None if timeout is None else max(timeout, 0.0) * 1000.0)
         for descriptor, _ in ready:
             if descriptor == interrupt:
-                interrupted()
+                drain()
             elif descriptor in watched:
                 self._process_ended(watched[descriptor])
         if sock is None or sock.fileno() < 0:
@@ -279,8 +266,7 @@ class Peers:
                 self._deliver(sock.recv(512))
 
     def _deliver(self, message: bytes) -> None:
-        """Wake the waiter named in the message. Other programs may write to our socket, so a
-        malformed message is ignored."""
+        """Wake the waiter named in the message; ignore malformed ones of other programs."""
         parts = message.decode(errors="replace").split(" ")
         try:
             grant = Granted(int(parts[1]), float(parts[2])) if len(parts) == 3 else None
@@ -322,8 +308,7 @@ class Peers:
         return f"{self._folder}/{wake_address}.{kind}"
 
     def _socket_path(self, wake_address: str) -> str:
-        """The path of the address's socket. The kernel limits its length, so a long path goes
-        through the folder's descriptor."""
+        """The path of the address's socket: through the folder's descriptor if it is too long."""
         path = self._path(wake_address, "wake")
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
             return path
@@ -331,8 +316,7 @@ class Peers:
             self._folder_fd = os.open(self._folder, os.O_RDONLY)
         if not os.path.exists("/proc/self/fd"):
             raise ConfigurationError(
-                f"the path {self._folder} is too long for a socket on this system: use a shorter "
-                "one"
+                f"the path {self._folder} is too long for a socket on this system: shorten it"
             )
         return f"/proc/self/fd/{self._folder_fd}/{wake_address}.wake"
 

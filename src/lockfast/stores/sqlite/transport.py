@@ -7,8 +7,7 @@ Failures that it survives:
   file of an earlier boot is emptied except for its fence.
 - **A power cut** may lose the last transactions (synchronous=NORMAL); it is a reboot too, and
   fences begin at the wall clock or above.
-- **A deleted or replaced file**: detected at the next step, because the path then leads to another
-  inode; holds in the old file are lost.
+- **A deleted or replaced file**: detected by its inode at the next step; the holds in it are lost.
 - **fork**: the connection is closed before it and opened again after it, on both sides. SQLite's
   locks belong to a process and silently vanish in a child; no connection may be inherited.
 - **Another process inside a transaction**: the step is retried after a short random pause, within
@@ -48,10 +47,7 @@ LONGEST_PAUSE_OPENING = 0.03  # many processes open the file at once when a serv
 SWEEP_EVERY = 1000  # steps; expired rows of names that are never used again must not accumulate
 OPEN_TIMEOUT = 0.05  # how long to wait for other processes while opening, which is slow to retry
 CHECK_INTERVAL = 0.02  # how often to check that the path still leads to the open file
-
-
-# Connections that a child inherited. They are kept referenced, because closing one could write to
-# the parent's file.
+# Connections that a child inherited, kept because closing one could write to the parent's file.
 _inherited: list[sqlite3.Connection] = []
 
 
@@ -152,11 +148,9 @@ class File:
         return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        """Open the file, one process at a time: opening takes much longer than a step, and many
-        processes at once would block each other. A foreign file has no folder for that, and none is
-        created."""
-        new = self._is_new()
-        if not new and not self._peers.has_folder:
+        """Open the file, one process at a time: it takes longer than a step, and many would block
+        each other. A foreign file has no folder for that, and none is created."""
+        if not self._is_new() and not self._peers.has_folder:
             return self._connect()
         make_folders(self.path.parent)
         with self._peers.exclusive() as obtained:
@@ -204,8 +198,7 @@ class File:
         """Create the tables, empty a file of an earlier boot, and delete the rows of dead
         processes; their wake addresses."""
         self._refuse_foreign(connection)  # before anything is written
-        # Rows are small, and SQLite writes whole pages.
-        connection.execute("PRAGMA page_size = 1024")
+        connection.execute("PRAGMA page_size = 1024")  # rows are small; SQLite writes whole pages
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(
@@ -235,10 +228,8 @@ class File:
             connection.execute("DELETE FROM holds")
             connection.execute("DELETE FROM waiters")
             offset, ceiling = self.fences.restart(self._wall(), ceiling)
-            connection.execute(
-                "UPDATE store SET boot = ?, fence_offset = ?, fence_ceiling = ?",
-                (boot_id(), offset, ceiling),
-            )
+            restart = "UPDATE store SET boot = ?, fence_offset = ?, fence_ceiling = ?"
+            connection.execute(restart, (boot_id(), offset, ceiling))
         else:
             dead = self._peers.dead()
             for wake_address in dead:
@@ -252,8 +243,8 @@ class File:
         return dead
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> bool:
-        """True if the file is a lockfast store, False if it is empty. Any other file raises
-        `BackendError` and is left unchanged."""
+        """True: a lockfast store; False: empty. Other files raise `BackendError` and stay
+        unchanged."""
         # In this order: both are committed together, so visible tables have their id.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         (known,) = connection.execute("PRAGMA application_id").fetchone()

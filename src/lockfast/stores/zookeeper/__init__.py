@@ -1,2 +1,1 @@
-"""The ZooKeeper store: a claim is a sequential node, its session its lease, its number its position
-in the queue."""
+"""The ZooKeeper store: a claim is a node, its number the queue position, its session the lease."""

@@ -41,18 +41,14 @@ async def detach(operation: Operation, claim: Claim) -> Granted | Gone:
     """Move the hold from the session to a persistent node that only its lease ends."""
     entry = await _known(operation, claim)
     if entry is None:
-        # The hold may be detached already, and the answer lost.
-        return await renew_detached(operation, claim)
-    registry = operation.registry
+        return await renew_detached(operation, claim)  # perhaps detached, and the answer lost
     name = parsed(entry.name).renamed(lifetime=DETACHED)
     data = facts_of(claim, HOLDS, entry.fence, entry.since).encoded()
     create = Create(f"{entry.parent}/{name}", data, Kind.PERSISTENT)
     entry.uncertain = True
     (answer,) = await operation.ask(Transaction((Delete(entry.path), create)))
-    registry.discard(entry)
-    if answer is not True:
-        return GONE
-    return Granted(entry.fence, claim.lease)
+    operation.registry.discard(entry)
+    return Granted(entry.fence, claim.lease) if answer is True else GONE
 
 
 async def attach(operation: Operation, claim: Claim) -> Granted | Gone:
@@ -95,11 +91,8 @@ async def release_detached(operation: Operation, claim: Claim) -> bool:
 
 
 async def _alive(operation: Operation, claim: Claim) -> SeenNode | None:
-    """The detached hold of this claim, renewed for the claim's lease; None if it is over.
-
-    Whether the renewal came too late is known only from its answer, which carries the server's
-    time. A hold that had ended before the renewal is deleted, not revived.
-    """
+    """The claim's detached hold, renewed; None if it is over. Only the answer to the renewal
+    carries the server's time: a hold that had ended before is deleted, not revived."""
     parent, digest = operation.parent(claim.name), digest_of(claim.id)
     while True:
         listed = await operation.list_nodes(parent)
@@ -157,20 +150,16 @@ async def resize(operation: Operation, name: str, expected: int, slots: int) -> 
     is gone, the names of the others give the size, and the data of the parent no longer counts.
 
     The write is one transaction with a write to the first node: if that node is gone, the name may
-    be another client's lock by now.
-
-    Holders that no longer fit keep their holds. The order of nodes no longer shows them as
-    holders, so their nodes are marked first.
+    be another client's lock by now. Holders that no longer fit keep their holds: their nodes are
+    marked first, since the order no longer shows them as holders.
     """
     parent = operation.parent(name)
     await operation.server_time(CLOCK_AGE)
     while True:
         (answer,) = await operation.ask(Children(parent))
         listed = await operation.parse_list(parent, answer)
-        expiring = await operation.read(
-            parent, [node for node in listed.nodes if node.lifetime != SESSION]
-        )
-        if await operation.delete_expired(parent, expiring):
+        expiring = [node for node in listed.nodes if node.lifetime != SESSION]
+        if await operation.delete_expired(parent, await operation.read(parent, expiring)):
             continue
         if listed.size != expected or not listed.nodes:
             return listed.size

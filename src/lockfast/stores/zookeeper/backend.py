@@ -34,7 +34,6 @@ from lockfast.stores.zookeeper.registry import QueueEntry, Registry
 from lockfast.stores.zookeeper.requests import Delete, Exists, Put, Refusal, Request
 from lockfast.stores.zookeeper.waiting import take_or_watch
 
-NEVER = float("inf")
 GONE = Gone()
 # A write is forced to the disks of a majority. A budget is a fraction of a lease; of a very short
 # lease it would be so small that a server that is merely busy would count as unreachable.
@@ -56,16 +55,12 @@ class ZooKeeperBackend:
     ) -> None:
         self._transport = transport
         self._registry = registry
-        self._capabilities = capabilities
+        self.capabilities = capabilities
         self._pause = pause
         self._sweep = sweep
         self.interrupt = interrupt
         self.close = close
         self.on_uncertain = registry.on_uncertain
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     def _operation(self, budget: float) -> Operation:
         return Operation(self._transport, self._registry, max(budget, MIN_BUDGET))
@@ -112,9 +107,8 @@ class ZooKeeperBackend:
     async def claim_batch(
         self, claims: Sequence[Claim], budget: float
     ) -> list[Granted | Busy | Differs]:
-        """Claim all names in one round trip, as if all were free. If one is not, the claims behind
-        it are withdrawn before the answer: a caller must not hold a later name while it waits for
-        an earlier one."""
+        """Claim all names in one round trip. If one is not free, the claims behind it are withdrawn
+        before the answer: no caller may hold a later name while it waits for an earlier one."""
         if claims[0].layout or any(claim.take > claim.slots for claim in claims):
             return [await self.claim(claims[0], budget)]
         operation = self._operation(budget)
@@ -169,10 +163,7 @@ class ZooKeeperBackend:
         if requests:
             replies = await operation.ask(*requests)
             for (number, entry, name), reply in zip(asked, replies, strict=True):
-                exists = (
-                    reply not in (None, Refusal.NO_NODE) and reply.ephemeralOwner == entry.owner
-                )
-                if exists:
+                if reply not in (None, Refusal.NO_NODE) and reply.ephemeralOwner == entry.owner:
                     entry.confirmed = asked_at
                     lease = self._registry.valid_for(claims[number].lease)
                     answers[number] = Granted(entry.fence, lease)
@@ -205,16 +196,11 @@ class ZooKeeperBackend:
         return await operation.remove(entry)
 
     async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
-        operation = self._operation(budget)
+        operation, is_ours = self._operation(budget), self._registry.is_ours
         known: list[QueueEntry] = []
         for claim in claims:
             entry = self._registry.entries.get(claim.id)
-            if (
-                entry is None
-                or entry.in_flight
-                or entry.uncertain
-                or not self._registry.is_ours(entry)
-            ):
+            if entry is None or entry.in_flight or entry.uncertain or not is_ours(entry):
                 return [await self.release(claim, budget) for claim in claims]
             known.append(entry)
         answers = await operation.ask(*(Delete(entry.path) for entry in known))
@@ -264,8 +250,7 @@ class ZooKeeperBackend:
         self._registry.wakeups.unwatch(claim.id)
 
     async def listen(self, timeout: float | None) -> None:
-        """Sleep: watches wake their waiters on the session's thread. The keeper also sweeps unused
-        parents here."""
+        """Sweep unused parents, and sleep: watches wake their waiters on the session's thread."""
         self._sweep()
         soon = max(self._registry.next_sweep(), 0.0)
         await self._pause(soon if timeout is None else min(timeout, soon))
@@ -286,8 +271,7 @@ class ZooKeeperBackend:
 
 
 def _renewal(claim: Claim, entry: QueueEntry) -> Request:
-    """The renewal of a hold. A lease that other clients enforce is written again; otherwise any
-    request keeps the session alive."""
+    """Rewrite a lease that other clients enforce; else any request keeps the session alive."""
     if entry.lifetime == TIMED:
         return Put(entry.path, facts_of(claim, HOLDS, entry.fence, entry.since).encoded())
     return Exists(entry.path)

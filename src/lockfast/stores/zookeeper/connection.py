@@ -1,23 +1,20 @@
 """kazoo's connection, with a faster request path and another reaction to silence.
 
 kazoo's thread connects, authenticates, pings and reconnects. In kazoo it also writes: a request is
-put into a queue, the thread is woken through a socket pair, writes, and reads each answer in two
-pieces. Here the caller writes its requests itself, a batch in one call, and the thread reads
-whatever has arrived: half the CPU time of an acquire and release. (Reading in the caller was tried
-too, and gained nothing more.)
+queued, the thread is woken through a socket pair, writes, and reads each answer in two pieces. Here
+the caller writes its requests itself, a batch in one call, and the thread reads whatever has
+arrived: half the CPU time of an acquire and release. (Reading in the caller gained nothing more.)
 
-1. `_pending` holds the requests that were written and not answered, in the order of the wire: both
-   change under one lock.
+1. `_pending` (written, not answered) has the order of the wire: both change under one lock.
 2. When the connection is closed, `open` becomes False under that lock, before the requests in
    `_pending` fail. So no caller waits for an answer that will never be delivered.
-3. No caller blocks in order to write, since tasks write too: what the kernel does not accept at
-   once is left to the thread.
+3. No caller blocks to write, since tasks write too: the thread sends what the kernel refuses.
 4. An encrypted connection may be used by one thread at a time: there the thread does all writing.
 
-Silence. A server that is paused or starting accepts connections and does not answer; so does a
-network that loses only the answers. There each attempt to resume the session would keep it alive at
-the server, and its holds with it, for a client that receives nothing. So after silence the client
-sends a probe that belongs to no session, and resumes its own only if the probe is answered.
+Silence. A paused or starting server, or a network that loses only answers, accepts connections and
+does not answer. There each attempt to resume the session would keep it and its holds alive at the
+server, for a client that receives nothing. So after silence the client sends a probe that belongs
+to no session, and resumes its own only if the probe is answered.
 """
 
 from __future__ import annotations
@@ -49,12 +46,9 @@ _PASSES = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]
-    """A connection of one `KazooClient`, which it replaces there.
-
-    ``attempt`` is how long one server may take to answer the first packet. ``before`` is called
-    before each attempt to connect, ``after`` with the session time-out that the server granted.
-    Both are called on kazoo's thread.
-    """
+    """A connection that replaces the one of a `KazooClient`. ``attempt`` is how long one server may
+    take to answer the first packet. kazoo's thread calls ``before`` before each attempt to connect,
+    ``after`` with the session time-out that the server granted."""
 
     def __init__(
         self,
@@ -136,8 +130,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         with self._writing:
             self.open = True
         self._after(read_timeout * 1.5 / 1e3)
-        # kazoo would tolerate silence for two thirds of the session before it tries another server,
-        # and a hold is valid for three quarters.
+        # kazoo tolerates silence for two thirds of the session; a hold is valid for three quarters.
         return read_timeout / 2, connect_timeout
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
@@ -145,8 +138,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return super()._invoke(min(timeout, self._attempt), request, xid)
 
     def _probe(self, hostip: Any, port: Any) -> None:
-        """Check that the server answers at all. A TLS connection needs no probe: its handshake is
-        an answer."""
+        """Check that the server answers at all. A TLS handshake is an answer: it needs no probe."""
         try:
             with socket.create_connection((hostip, port), self._attempt) as probe:
                 probe.sendall(PROBE)

@@ -19,11 +19,9 @@ async def enqueue(
     lifetime: str = "",
     kind: Kind = Kind.EPHEMERAL_SEQUENTIAL,
 ) -> tuple[Listed, bool]:
-    """Create the claim's node unless it exists; the list that contains it, and whether it is new.
-
-    A list that is requested after the create, in the same session, contains our node. If it does
-    not, the node was deleted, and another is created.
-    """
+    """Create the claim's node unless it exists; the list with it, and whether it is new. A list
+    requested after the create, in the same session, contains our node, or it was deleted: make
+    another."""
     registry = operation.registry
     while True:
         if entry.uncertain:
@@ -50,31 +48,26 @@ async def enqueue_batch(
     operation: Operation, claims: Sequence[Claim], entries: Sequence[QueueEntry]
 ) -> list[Listed | None]:
     """`enqueue` claims that are all new in one batch; None where it must be tried again."""
-    requests = []
+    requests, registry = [], operation.registry
     for claim, entry in zip(claims, entries, strict=True):
-        entry.lifetime = lifetime_of(operation.registry, claim)
-        requests.append(
-            _create_requests(operation.registry, claim, entry, Kind.EPHEMERAL_SEQUENTIAL)
-        )
+        entry.lifetime = lifetime_of(registry, claim)
+        requests.append(_create_requests(registry, claim, entry, Kind.EPHEMERAL_SEQUENTIAL))
     answers = await operation.ask(*(request for batch in requests for request in batch))
     listed: list[Listed | None] = []
     for batch, entry in zip(requests, entries, strict=True):
         own, answers = answers[: len(batch)], answers[len(batch) :]
         if own[-2] is Refusal.NO_NODE:
-            operation.registry.forget_parent(entry.parent)
+            registry.forget_parent(entry.parent)
             listed.append(None)
         else:
-            operation.registry.use_parent(entry.parent)
+            registry.use_parent(entry.parent)
             listed.append(await operation.parse_list(entry.parent, own[-1]))
     return listed
 
 
 async def is_taken(operation: Operation, claim: Claim) -> bool:
-    """Check whether the name is taken before claiming it, where the last claim was refused.
-
-    Otherwise many clients that poll a free name would each find the node of another polling
-    client, and none would get it. It also writes less.
-    """
+    """Is the name taken? Asked before a claim where the last was refused: otherwise clients that
+    poll a free name would find each other's nodes, and none would get it. It also writes less."""
     registry, parent = operation.registry, operation.parent(claim.name)
     if not registry.is_contended(parent) or claim.id in registry.entries:
         return False
@@ -95,8 +88,8 @@ def lifetime_of(registry: Registry, claim: Claim) -> str:
 def _create_requests(
     registry: Registry, claim: Claim, entry: QueueEntry, kind: Kind
 ) -> list[Request]:
-    """Requests that create our node and list the name. They also create the parent, unless it
-    existed a moment ago; that it exists already is no error."""
+    """Requests that create the parent, unless it existed a moment ago, create our node, and list
+    the name. That the parent exists already is no error."""
     requests: list[Request] = []
     if not registry.knows_parent(entry.parent):
         requests.append(Create(entry.parent, b"", Kind.CONTAINER))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kazoo import exceptions as kazoo_errors
 
 from lockfast.errors import BackendError
@@ -27,11 +25,7 @@ _MESSAGES: tuple[tuple[type[Exception], bool, str], ...] = (
         "this user has no right to the node: it was created by another user or with another ACL. "
         "Name the user in the URL, zookeeper://user:password@host, or use a separate chroot",
     ),
-    (
-        kazoo_errors.InvalidACLError,
-        False,
-        "the ACL names no user: acl=creator needs a user in the URL",
-    ),
+    (kazoo_errors.InvalidACLError, False, "acl=creator needs a user in the URL: it names none"),
     (
         kazoo_errors.UnimplementedError,
         False,
@@ -58,5 +52,4 @@ def backend_error(error: BaseException, where: str, path: str) -> BackendError:
             if transient:
                 return Unreachable(f"{where}: {hint}")
             return BackendError(f"{where} refused {path}: {hint}", transient=False)
-    kind_of_error: Any = type(error)
-    return BackendError(f"{where} failed on {path}: {kind_of_error.__name__}: {error}")
+    return BackendError(f"{where} failed on {path}: {type(error).__name__}: {error}")

@@ -1,7 +1,4 @@
-"""kazoo's handler, changed: one thread, no queues, short connection attempts.
-
-Also a request type that kazoo lacks.
-"""
+"""kazoo's handler with one thread, no queues, short attempts to connect; a request it lacks."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class CreateContainer(wire.Create2):  # type: ignore[misc]
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """A handler without worker threads: our watch callbacks do not block, and run on the
-    connection's thread."""
+    """A handler without threads: our watch callbacks do not block, and run on the connection's."""
 
     attempt = 1.0
 
@@ -43,8 +39,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             log.exception("lockfast: a watch callback failed")
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        # kazoo waits for a host that does not answer as long as the whole session lasts; in that
-        # time the other hosts could be tried.
+        # kazoo waits for a silent host as long as the session lasts, instead of trying the others.
         options["timeout"] = min(options.get("timeout") or self.attempt, self.attempt)
         if options["use_ssl"]:
             return _connect_tls(*args, **options)
@@ -76,8 +71,7 @@ def _connect_tls(
     check_hostname: bool,
     **options: Any,
 ) -> ssl.SSLSocket:
-    """Connect over TLS. Unlike kazoo's function, ``ca`` is the only CA that is trusted, and no
-    socket is left open when a certificate is refused."""
+    """Unlike kazoo's: trust ``ca`` alone, and leave no socket open if a certificate is refused."""
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = check_hostname
     if not verify_certs:

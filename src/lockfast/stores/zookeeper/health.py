@@ -1,8 +1,5 @@
-"""Health checks of ZooKeeper: version, ensemble, session time-out and ACL.
-
-Each server of the URL is queried separately (``srvr``), and the session time-out that the servers
-granted is compared with the requested one.
-"""
+"""Health checks of ZooKeeper: version, ensemble, session time-out (granted and requested) and ACL.
+Each server of the URL is queried separately, by ``srvr``."""
 
 from __future__ import annotations
 
@@ -84,7 +81,6 @@ def _ensemble(servers: dict[str, dict[str, str]]) -> Iterator[HealthCheck]:
 
 
 def _timeout(asked: float, agreed: float) -> HealthCheck:
-    found = f"{agreed:g} s, as requested"
     if abs(agreed - asked) > asked * TOLERANCE:
         return warn(
             "session",
@@ -93,7 +89,7 @@ def _timeout(asked: float, agreed: float) -> HealthCheck:
             "set minSessionTimeout and maxSessionTimeout of the servers (default: 2 and 20 ticks), "
             "or session_timeout= in the URL",
         )
-    return ok("session", found)
+    return ok("session", f"{agreed:g} s, as requested")
 
 
 def srvr(host: str, port: int) -> dict[str, str]:

@@ -102,22 +102,19 @@ async def names(operation: Operation, prefix: str) -> list[str]:
         some = [name for name in wanted[start : start + BATCH] if name]
         lists = await operation.ask(*(Children(operation.parent(name)) for name in some))
         for name, one in zip(some, lists, strict=True):
-            listed = await operation.parse_list(operation.parent(name), one)
+            parent = operation.parent(name)
+            listed = await operation.parse_list(parent, one)
             lives = any(node.lifetime == SESSION for node in listed.nodes)
-            if lives or (
-                listed.nodes and await _living(operation, operation.parent(name), listed, now)
-            ):
+            if lives or (listed.nodes and await _living(operation, parent, listed, now)):
                 found.append(name)
     return found
 
 
 async def break_hold(operation: Operation, name: str, fence: int) -> bool:
-    """Delete the hold with this fence. Every later node has a greater czxid, and so a greater
-    fence."""
+    """Delete the hold with this fence: no later node has it, since czxids only grow."""
     parent = operation.parent(name)
     listed = await operation.list_nodes(parent)
-    now = await operation.server_time(CLOCK_AGE)
-    living = await _living(operation, parent, listed, now)
+    living = await _living(operation, parent, listed, await operation.server_time(CLOCK_AGE))
     for seen in _holders(living, listed.size):
         if seen.fence == fence:
             (answer,) = await operation.ask(Delete(f"{parent}/{seen.node.name}"))

@@ -17,7 +17,7 @@ from lockfast.model import Busy, Capabilities, Claim, Granted, Holder, Snapshot,
 from lockfast.stores.zookeeper.nodes import Node, contenders, digest_of
 from lockfast.stores.zookeeper.operation import BATCH, Operation
 from lockfast.stores.zookeeper.registry import QueueEntry
-from lockfast.stores.zookeeper.requests import Children, Create, Get, Kind, Refusal, Request
+from lockfast.stores.zookeeper.requests import Children, Create, Get, Kind, Refusal
 
 KAZOO = "kazoo"
 CAPABILITIES = Capabilities(store="zookeeper", across="network", overtakes=False, wakes="notify")
@@ -71,10 +71,8 @@ async def _enqueue(operation: Operation, claim: Claim, entry: QueueEntry) -> lis
                 return contenders(answer[0])
             continue
         prefix = f"{entry.parent}/{digest_of(claim.id)}__lock__"
-        created, answer = await operation.ask(
-            Create(prefix, claim.who.encode(), Kind.EPHEMERAL_SEQUENTIAL, entry),
-            Children(entry.parent),
-        )
+        create = Create(prefix, claim.who.encode(), Kind.EPHEMERAL_SEQUENTIAL, entry)
+        created, answer = await operation.ask(create, Children(entry.parent))
         if created is not Refusal.NO_NODE:
             return contenders(answer[0])
         await _make_parents(operation, entry.parent)
@@ -83,20 +81,17 @@ async def _enqueue(operation: Operation, claim: Claim, entry: QueueEntry) -> lis
 async def _make_parents(operation: Operation, path: str) -> None:
     """Create the path; its last node as a container, which the server removes when it is empty."""
     parts = path.strip("/").split("/")
-    requests: list[Request] = [
-        Create("/" + "/".join(parts[: count + 1]), b"", Kind.PERSISTENT)
-        for count in range(len(parts) - 1)
-    ]
-    await operation.ask(*requests, Create(path, b"", Kind.CONTAINER))
+    above = ["/" + "/".join(parts[:count]) for count in range(1, len(parts))]
+    creates = [Create(one, b"", Kind.PERSISTENT) for one in above]
+    await operation.ask(*creates, Create(path, b"", Kind.CONTAINER))
 
 
 async def inspect(operation: Operation, name: str) -> Snapshot:
     parent = path_of(operation, name)
     (answer,) = await operation.ask(Children(parent))
     nodes = [] if answer is Refusal.NO_NODE else contenders(answer[0])[:BATCH]
-    answers = (
-        await operation.ask(*(Get(f"{parent}/{node.name}") for node in nodes)) if nodes else []
-    )
+    reads = [Get(f"{parent}/{node.name}") for node in nodes]
+    answers = await operation.ask(*reads) if reads else []
     seen = [got for got in answers if got is not Refusal.NO_NODE]
     holders = tuple(
         Holder(_who(got), got[1].czxid, 1, got[1].ctime / 1e3, operation.registry.session.timeout)

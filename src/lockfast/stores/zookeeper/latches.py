@@ -45,16 +45,11 @@ async def claim(operation: Operation, claim: Claim) -> Granted | Busy | Differs:
     if counts:
         # A count has no entry after it is done. If its answer was lost, the node is found again.
         entry.lifetime, entry.uncertain = DETACHED, entry.uncertain or new
+    kind = (DETACHED, Kind.SEQUENTIAL) if counts else (SESSION, Kind.EPHEMERAL_SEQUENTIAL)
     asked_at = registry.clock()
     while True:
-        if counts:
-            listed, _ = await enqueue(operation, claim, entry, DETACHED, Kind.SEQUENTIAL)
-        else:
-            listed, _ = await enqueue(operation, claim, entry, SESSION)
-        if await _delete_expired(operation, entry, listed):
-            continue
-        at = listed.at(entry.name)
-        if at < 0:
+        listed, _ = await enqueue(operation, claim, entry, *kind)
+        if await _delete_expired(operation, entry, listed) or listed.at(entry.name) < 0:
             continue
         if not entry.size_checked and listed.size != claim.slots:
             await operation.remove(entry)
@@ -79,16 +74,12 @@ def counting(nodes: list[Node]) -> list[Node]:
 
 
 async def _delete_expired(operation: Operation, entry: QueueEntry, listed: Listed) -> bool:
-    """Delete expired nodes; True if there were any. A latch's counts are deleted all together when
-    the newest is over; other nodes one by one."""
+    """Delete expired nodes, a latch's counts together with the newest; True if any."""
     older = listed.nodes[: max(listed.at(entry.name), 0)]
     last = counting(older)[-1:]
     expiring = last or [node for node in older if node.lifetime != SESSION]
-    over = [
-        seen
-        for seen in await operation.read(entry.parent, expiring)
-        if operation.time_left(seen) <= 0
-    ]
+    read = await operation.read(entry.parent, expiring)
+    over = [seen for seen in read if operation.time_left(seen) <= 0]
     if not over:
         return False
     if last:
@@ -100,8 +91,7 @@ async def _delete_expired(operation: Operation, entry: QueueEntry, listed: Liste
 async def _count(
     operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed
 ) -> Granted | Busy:
-    needed = claim.slots - LATCH
-    if entry.name in [node.name for node in counting(listed.nodes)[:needed]]:
+    if entry.name in [node.name for node in counting(listed.nodes)[: claim.slots - LATCH]]:
         operation.registry.discard(entry)  # a count belongs to no client
         return Granted(entry.fence, claim.lease)
     await operation.remove(entry)  # the latch is open already
@@ -113,8 +103,7 @@ async def _pass_latch(
 ) -> Granted | Busy | None:
     needed = claim.slots - LATCH
     if len(counting(listed.nodes)) < needed and claim.wait:
-        wake = entry.arm(entry.parent)
-        (answer,) = await operation.ask(Children(entry.parent, wake))
+        (answer,) = await operation.ask(Children(entry.parent, entry.arm(entry.parent)))
         listed = await operation.parse_list(entry.parent, answer)
         if listed.at(entry.name) < 0:
             return None
@@ -155,25 +144,19 @@ async def _pass_barrier(
                 for one in waiting
             )
             (done,) = await operation.ask(Transaction(marks))
-            if done is not True:
-                return None  # one of them left, or another client wrote the marks: list again
-            if any(one.node.name == entry.name for one in waiting):
-                return granted
-            return None
-    if (
-        operation.decode(entry.parent, [listed.nodes[listed.at(entry.name)]], [own])[0].facts.state
-        == PASSED
-    ):
+            ours = any(one.node.name == entry.name for one in waiting)
+            # Otherwise one of them left, or another client wrote the marks: list again.
+            return granted if done is True and ours else None
+    (mine,) = operation.decode(entry.parent, [listed.nodes[listed.at(entry.name)]], [own])
+    if mine.facts.state == PASSED:
         return granted
     entry.recheck_at = NEVER
     return BUSY
 
 
 async def leave(operation: Operation, claim: Claim, entry: QueueEntry) -> bool:
-    """Leave the queue; True if the claim had passed the latch or barrier before.
-
-    A node that passed a barrier was written to, so a delete of version 0 fails, and we learn of it.
-    """
+    """Leave the queue; True if the claim had passed the latch or barrier before. A node that passed
+    a barrier was written to, so a delete of version 0 fails, and we learn of it."""
     if entry.in_flight or entry.uncertain:
         await operation.find_own_node(entry)
     if not entry.name or not operation.registry.is_ours(entry):

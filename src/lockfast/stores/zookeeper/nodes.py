@@ -42,12 +42,10 @@ ROOT = "lockfast"
 SESSION, TIMED, DETACHED = "s", "t", "d"
 NEW, WAITS, HOLDS, PASSED = "n", "w", "h", "p"
 
-# Printable ASCII without the characters that have a meaning in a path or in an escape. All others
-# are escaped.
+# Printable ASCII except characters with a meaning in a path or an escape. Others are escaped.
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "/%")
-# The nodes of kazoo and Curator: see `kazoo_layout`.
-# A number has ten digits, and after 2^31 contenders a sign. The hyphen of Curator's `lock-` must
-# not be taken for a sign: all its nodes would come before ours.
+# The nodes of kazoo and Curator (see `kazoo_layout`): ten digits, with a sign after 2^31
+# contenders. The hyphen of Curator's `lock-` is no sign, or all its nodes would come before ours.
 _CONTENDER = re.compile(r"(.*?(?:__lock__|lock-)(?=-?\d{10}$)|.*?)(-[12]\d{9}|\d{10})").fullmatch
 _OURS = re.compile(r"([0-9a-f]{32})__lock__").fullmatch
 _NODE = re.compile(r"([std])-(\d+)-(\d+)-([0-9a-f]{32})-(-?\d{10})").fullmatch
@@ -92,8 +90,7 @@ class Foreign(Exception):
 
 @functools.lru_cache(maxsize=4096)
 def escaped(name: str) -> str:
-    """The name as one part of a path. Injective: `unescaped` is its inverse. A full name contains a
-    colon, so it is never '.' or '..', which ZooKeeper refuses."""
+    """The name as a path's part; injective. Its colon prevents '.' and '..', which are refused."""
     return quote(name, safe=_SAFE)
 
 

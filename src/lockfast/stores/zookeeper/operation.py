@@ -1,8 +1,5 @@
-"""One operation of the backend: its requests within one budget, and the steps the verbs share.
-
-The shared steps find our own node after a lost answer, list a name, create its parent, and read
-nodes and delete the expired ones.
-"""
+"""One operation of the backend: its requests within one budget, and the steps the verbs share: find
+our node after a lost answer, list a name, create its parent, read nodes, delete expired ones."""
 
 from __future__ import annotations
 
@@ -123,9 +120,8 @@ class Operation:
             raise self.foreign_error(parent, foreign) from None
         size = nodes[0].slots if nodes else 0
         if nodes and stat.version > 0:
-            (got, *stats) = await self.ask(
-                Get(parent), *(Exists(f"{parent}/{node.name}") for node in nodes)
-            )
+            checks = [Exists(f"{parent}/{node.name}") for node in nodes]
+            got, *stats = await self.ask(Get(parent), *checks)
             if got is not Refusal.NO_NODE:
                 text, resized = got
                 if any(stat is not None and stat.czxid < resized.mzxid for stat in stats):
@@ -169,18 +165,14 @@ class Operation:
         return seen.ends - now
 
     async def delete_expired(self, parent: str, nodes: Iterable[SeenNode]) -> bool:
-        """Delete the nodes whose lease is over; True if there were any. A node that was renewed
-        meanwhile has another version and is not deleted."""
+        """Delete nodes whose lease is over, unless renewed meanwhile; True if there were any."""
         over = [seen for seen in nodes if self.time_left(seen) <= 0]
         if over:
-            await self.ask(
-                *(Delete(f"{parent}/{seen.node.name}", seen.stat.version) for seen in over)
-            )
+            await self.ask(*(Delete(f"{parent}/{one.node.name}", one.stat.version) for one in over))
         return bool(over)
 
     async def server_time(self, within: float) -> float:
-        """The server's wall clock, read at most ``within`` seconds ago. Only the answer to a write
-        carries the time."""
+        """The server's wall clock, at most ``within`` seconds old: answers to writes carry it."""
         session = self.registry.session
         now = session.server_time(within)
         if now is None:
@@ -195,12 +187,9 @@ class Operation:
     # ---- our own node ------------------------------------------------------------------------
 
     async def find_own_node(self, entry: QueueEntry) -> list[Node]:
-        """Find the entry's node after a lost answer, and record what it is now.
-
-        The server may lag behind the one that took the request, so a `Sync` comes first. A node
-        made in another session is not ours. Returns the claim's detached nodes, which a `detach`
-        with a lost answer may have left.
-        """
+        """Find the entry's node after a lost answer. The server may lag behind the one that took
+        the request, so a `Sync` comes first. A node of another session is not ours. Returns the
+        claim's detached nodes, which a `detach` with a lost answer may have left."""
         _, answer = await self.ask(Sync(entry.parent), Children(entry.parent))
         if not entry.uncertain:
             return []  # the create was in flight, and its answer arrived before this one

@@ -22,11 +22,9 @@ from lockfast.stores.zookeeper.nodes import SESSION, Node
 
 
 class Position(NamedTuple):
-    """The position of a node in the queue.
-
-    A node that does not hold waits for a change of ``ahead``; None means any holder.
-    ``expiring`` are the nodes it waits for that may end by their lease.
-    """
+    """The position of a node in the queue. A node that does not hold waits for a change of
+    ``ahead`` (None: of any holder); ``expiring`` are the nodes it waits for that may end by their
+    lease."""
 
     holds: bool
     shared: bool = False  # a semaphore: more than one may hold, but not all
@@ -46,9 +44,7 @@ def holding(nodes: Sequence[Node], size: int) -> int:
 
 
 def position_of(nodes: Sequence[Node], at: int, size: int) -> Position:
-    """The position of the node at index ``at``.
-
-    Each waiter watches one thing, so that a change wakes one waiter:
+    """The position of node ``at``. Each waiter watches one thing, so that a change wakes one:
 
     - a lock's waiter, and a writer, watch the node before them;
     - a reader watches the last writer before it: other readers do not block it;

@@ -24,9 +24,8 @@ NEVER = float("inf")
 LINGER = 2.0
 MAX_PARENTS = 2000
 MAX_CONTENDED = 1000
-# The part of a session's time-out for which a hold is valid after the server last received a
-# request. A follower reports the session to the leader up to half a tick later, and may die before
-# it does; a time-out is two ticks at least.
+# A hold is valid for this part of the session's time-out after its last request. A follower may die
+# before it reports that to the leader, up to half a tick later; a time-out is two ticks at least.
 VALID_FRACTION = 0.75
 
 
@@ -51,26 +50,10 @@ class QueueEntry:
     """The node of one claim, as far as the client knows: a waiter's or a holder's."""
 
     __slots__ = (
-        "armed",
-        "claim_id",
-        "confirmed",
-        "fence",
-        "foreign",
-        "granted",
-        "in_flight",
-        "lifetime",
-        "marked",
-        "name",
-        "owner",
-        "parent",
-        "recheck_at",
-        "since",
-        "size_checked",
-        "state",
-        "uncertain",
-        "wakeups",
-        "watched",
-    )
+        "armed", "claim_id", "confirmed", "fence", "foreign", "granted", "in_flight", "lifetime",
+        "marked", "name", "owner", "parent", "recheck_at", "since", "size_checked", "state",
+        "uncertain", "wakeups", "watched",
+    )  # fmt: skip
 
     def __init__(self, claim_id: str, parent: str, wakeups: Wakeups) -> None:
         self.claim_id = claim_id
@@ -147,8 +130,7 @@ class Registry:
     # ---- queue entries -----------------------------------------------------------------------
 
     def entry(self, claim_id: str, parent: str) -> QueueEntry:
-        """The entry of the claim, made if there is none. A node of another session is forgotten:
-        that session has ended, and its nodes with it."""
+        """The claim's entry, or a new one. A node of an ended session is forgotten."""
         entry = self.entries.get(claim_id)
         if entry is None:
             entry = self.entries[claim_id] = QueueEntry(claim_id, parent, self.wakeups)
@@ -179,8 +161,7 @@ class Registry:
 
     def suspended(self) -> None:
         """Report that the connection is lost, and the state of the session unknown."""
-        held = sum(entry.granted for entry in list(self.entries.values()))
-        if held:
+        if held := sum(entry.granted for entry in list(self.entries.values())):
             log.warning(
                 "lockfast: the connection to %s is lost. Whether %d holds still exist is unknown; "
                 "each stays valid for %.1f s after it was last confirmed",

@@ -1,7 +1,5 @@
-"""Requests to ZooKeeper and its refusals, as plain values.
-
-They are the interface between the verbs, which know no driver, and the session, which sends them.
-"""
+"""Requests to ZooKeeper and its refusals, as plain values: the interface between the verbs, which
+know no driver, and the session, which sends them."""
 
 from __future__ import annotations
 
@@ -9,31 +7,19 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-# Called on the session's thread when a watch fires: it must not block. It may ignore the event,
-# because a wake-up is a hint.
+# Called on the session's thread when a watch fires: must not block. A wake-up is only a hint.
 WatchCallback = Callable[[object], None]
 
 
 class Stat(Protocol):
     """The metadata of a node. Times are milliseconds on the leader's wall clock."""
 
-    @property
-    def czxid(self) -> int: ...
-
-    @property
-    def mzxid(self) -> int: ...
-
-    @property
-    def ctime(self) -> int: ...
-
-    @property
-    def mtime(self) -> int: ...
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def ephemeralOwner(self) -> int: ...
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    ephemeralOwner: int
 
 
 class Refusal(enum.Enum):
@@ -56,9 +42,7 @@ class Kind(enum.Enum):
 
 class CreateObserver(Protocol):
     """Notified of the fate of a create request, even if its caller stopped waiting for the answer.
-
-    `created` is called on the session's thread; None means that the node may exist.
-    """
+    `created` is called on the session's thread; None means that the node may exist."""
 
     def sent(self) -> None: ...
 

@@ -93,11 +93,8 @@ class Batch:
     def answered(self, number: int, answer: Any, error: BaseException | None) -> None:
         request = self.requests[number]
         if error is not None:
-            refusal = REFUSALS.get(type(error)) if isinstance(error, Exception) else None
-            if refusal is not None:
-                answer = refusal
-            else:
-                answer = None
+            answer = REFUSALS.get(type(error)) if isinstance(error, Exception) else None
+            if answer is None:
                 self.error = self.error or self._session.backend_error(error, request)
         elif type(request) is Transaction:
             answer = _outcome(answer)
@@ -132,8 +129,7 @@ class _Slot:
 
 
 class Session:
-    """A session, opened when first needed. ``on_suspended`` and ``on_lost`` are called on its
-    thread."""
+    """A session, opened when first needed. Its thread calls ``on_suspended`` and ``on_lost``."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -183,8 +179,7 @@ class Session:
     def unreachable(self) -> BackendError:
         """The reason why there is no connection, as far as it is known."""
         client, refused = self._client, self._refused()
-        if client is not None and client._connection.refusal:
-            why = client._connection.refusal
+        if client is not None and (why := client._connection.refusal):
             refused = BackendError(
                 f"{self.where}: no encrypted connection ({why}): check ssl_ca, ssl_cert and the "
                 "server's certificate",
@@ -202,12 +197,11 @@ class Session:
 
     def _open(self) -> None:
         handler = Handler()
-        hosts = self.address.hosts
-        handler.attempt = self.address.timeout / (2 + hosts.count(",")) / 2
+        handler.attempt = self.address.timeout / (2 + self.address.hosts.count(",")) / 2
         retry = {"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5}
         try:
             client = KazooClient(
-                hosts,
+                self.address.hosts,
                 timeout=self.address.timeout,
                 handler=handler,
                 connection_retry=retry,
@@ -230,8 +224,7 @@ class Session:
             raise SessionExpiredError
 
     def _agreed(self, timeout: float) -> None:
-        """Record the granted time-out after connecting and authenticating. kazoo does not keep
-        it."""
+        """Record the granted time-out, which kazoo does not keep. Called after authenticating."""
         self._suspended_at = NEVER
         self.timeout = timeout
         self._was_connected = True
@@ -305,8 +298,7 @@ class Session:
 
     def _part(self, request: Create | Delete | Put) -> Any:
         if isinstance(request, Create):
-            flags = _FLAGS[request.kind]
-            return wire.Create(request.path, request.data, self.address.acl, flags)
+            return wire.Create(request.path, request.data, self.address.acl, _FLAGS[request.kind])
         return self._encode(request)
 
     # ---- the server's clock ------------------------------------------------------------------
@@ -327,8 +319,7 @@ class Session:
     # ---- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session, and all its holds, at once. If the server does not answer, the session
-        ends by its time-out."""
+        """End the session and its holds at once; by its time-out if no server answers."""
         with self._mutex:
             client, self._client = self._client, None
         if client is None:

@@ -6,17 +6,16 @@ import difflib
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from lockfast import clock, forks
 from lockfast.core.ports import Signal
 from lockfast.errors import ConfigurationError
-from lockfast.model import Capabilities
 from lockfast.stores.health_checks import HealthCheck
+from lockfast.stores.zookeeper import kazoo_layout
 from lockfast.stores.zookeeper.backend import ZooKeeperBackend
-from lockfast.stores.zookeeper.kazoo_layout import CAPABILITIES as KAZOO_CAPABILITIES
-from lockfast.stores.zookeeper.kazoo_layout import KAZOO
 from lockfast.stores.zookeeper.nodes import ROOT
 from lockfast.stores.zookeeper.registry import Registry
 
@@ -39,6 +38,10 @@ DEFAULT_TIMEOUT = 10.0
 MIN_TIMEOUT, MAX_TIMEOUT = 0.1, 3600.0
 OPTIONS = ("session_timeout", "acl")
 TLS_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_check_hostname")
+CLIENT_OPTIONS = (
+    "auth_data", "use_ssl", "verify_certs", "check_hostname", "certfile", "keyfile",
+    "keyfile_password", "ca", "randomize_hosts",
+)  # fmt: skip
 ACLS: dict[str, Any] = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 URL_SYNTAX = (
     "write zookeeper://user:password@host1:2181,host2:2181/chroot, with @ : / ? # % in a password "
@@ -55,14 +58,10 @@ class ZooKeeperStore:
         self._registry = Registry(self._session, f"{address.chroot}/{ROOT}", clock.now)
         self._session.on_suspended = self._registry.suspended
         self._session.on_lost = self._registry.lost
-        self._capabilities = Capabilities(
-            store="zookeeper",
-            across="network",
-            overtakes=False,
-            wakes="notify",
-            survives_restart=True,
-            session=address.timeout,
-            layouts={KAZOO: KAZOO_CAPABILITIES},
+        kazoo = kazoo_layout.CAPABILITIES
+        layouts = {kazoo_layout.KAZOO: kazoo}
+        self._capabilities = replace(
+            kazoo, survives_restart=True, session=address.timeout, layouts=layouts
         )
         forks.register(self)
 
@@ -76,14 +75,9 @@ class ZooKeeperStore:
         self, transport: BlockingTransport | TaskTransport, signal: Signal
     ) -> ZooKeeperBackend:
         return ZooKeeperBackend(
-            transport,
-            self._registry,
-            self._capabilities,
-            signal.wait,
-            signal.set,
-            self._sweep,
+            transport, self._registry, self._capabilities, signal.wait, signal.set, self._sweep,
             self.close,
-        )
+        )  # fmt: skip
 
     def _sweep(self, everything: bool = False) -> None:
         """Delete unused parents without waiting for the answers. The server removes the others."""
@@ -159,20 +153,7 @@ def open_kazoo_client(client: Any) -> ZooKeeperStore:
             "default handler, SequentialThreadingHandler"
         )
     hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in client.hosts)
-    options = {
-        option: getattr(client, option)
-        for option in (
-            "auth_data",
-            "use_ssl",
-            "verify_certs",
-            "check_hostname",
-            "certfile",
-            "keyfile",
-            "keyfile_password",
-            "ca",
-            "randomize_hosts",
-        )
-    }
+    options = {option: getattr(client, option) for option in CLIENT_OPTIONS}
     options["sasl_options"] = client._connection.sasl_options
     scheme = "zookeeper+tls" if client.use_ssl else "zookeeper"
     address = Address(

@@ -27,8 +27,7 @@ class BlockingTransport:
         self._session = session
 
     async def ask(self, requests: Sequence[Request], budget: float) -> list[Any]:
-        """Send the requests in one batch; their answers. Raises `BackendError` if an answer is
-        missing."""
+        """Send the requests in one batch; their answers, or `BackendError` if one is missing."""
         session = self._session
         if not session.connected:
             budget = self._connect(budget)
@@ -56,8 +55,7 @@ class TaskTransport:
         self._session = session
 
     async def ask(self, requests: Sequence[Request], budget: float) -> list[Any]:
-        """Send the requests in one batch; their answers. Raises `BackendError` if an answer is
-        missing."""
+        """Send the requests in one batch; their answers, or `BackendError` if one is missing."""
         session = self._session
         if not session.connected:
             budget = await self._connect(budget)
@@ -123,8 +121,7 @@ def _future() -> tuple[asyncio.Future[None], Callable[[], None]]:
 
 
 def _left(budget: float, patience: float, began: float) -> float:
-    """The rest of the budget after connecting. A caller that was granted extra time to open the
-    session still has its whole budget."""
+    """The rest of the budget; all of it, if extra time was granted to open the session."""
     return budget if patience > budget else max(began + budget - clock.now(), MIN_BUDGET)
 
 

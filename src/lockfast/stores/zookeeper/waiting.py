@@ -1,7 +1,5 @@
-"""A claim in the queue: take the hold, or watch the node that blocks it.
-
-A blocking node whose lease is over is deleted. `order` decides which node blocks which claim.
-"""
+"""A claim in the queue: take the hold, or watch the node that blocks it, which `order` finds. A
+blocking node whose lease is over is deleted."""
 
 from __future__ import annotations
 
@@ -22,20 +20,17 @@ NEVER = float("inf")
 async def take_or_watch(
     operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed, fresh: bool
 ) -> Granted | Busy | Differs | Listed | None:
-    """Answer the claim by its position in the list. A newer `Listed`: decide again by that one.
-    None: the claim's node is not in the list."""
+    """Answer the claim; a newer list to decide by; None: the claim's node is not in the list."""
     at = listed.at(entry.name)
     if at < 0:
         return None
     if not entry.granted:
         size = listed.size
-        unfit = claim.take > size or (not entry.size_checked and size != claim.slots)
-        if unfit:
+        if claim.take > size or (not entry.size_checked and size != claim.slots):
             # The name has another kind or size, unless the nodes that define it have expired.
             before = [node for node in listed.nodes[:at] if node.lifetime != SESSION]
-            if await operation.delete_expired(
-                entry.parent, await operation.read(entry.parent, before)
-            ):
+            seen = await operation.read(entry.parent, before)
+            if await operation.delete_expired(entry.parent, seen):
                 return await operation.list_nodes(entry.parent)
             return Differs(size)
         entry.size_checked = True
@@ -59,10 +54,8 @@ async def _take(
         (answer,) = await operation.ask(Put(entry.path, facts.encoded()))
         if answer is Refusal.NO_NODE:
             return None
-        entry.marked = True
-        entry.state = HOLDS
-    entry.granted = True
-    entry.armed = False
+        entry.marked, entry.state = True, HOLDS
+    entry.granted, entry.armed = True, False
     return Granted(entry.fence, operation.registry.valid_for(claim.lease))
 
 
@@ -125,8 +118,7 @@ def _busy(operation: Operation, entry: QueueEntry, time_left: float = NEVER) -> 
 
 
 def _mark_waiting(claim: Claim, entry: QueueEntry) -> list[Request]:
-    """The request that records on our node that its lease has not begun, where others would end it
-    by its lease."""
+    """Record on our node that its lease has not begun, where others would end it by its lease."""
     if not claim.wait or entry.state != NEW or entry.lifetime != TIMED:
         return []
     return [Put(entry.path, facts_of(claim, WAITS, entry.fence, entry.since).encoded())]
