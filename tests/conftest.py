@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from lab.servers.redlock_servers import RedlockServers
     from lab.servers.zookeeper_server import ZooKeepers, ZooKeeperServer
 
+# Before any test imports it.
+pytest.register_assert_rewrite("lab.conformance")
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,11 +10,8 @@ import coverage
 import pytest
 
 import lockfast
-
-pytest.register_assert_rewrite("lab.conformance")
-
-from every_store import LACKS, STORES  # noqa: E402
-from lab.conformance import cases_for, run_case  # noqa: E402
+from every_store import LACKS, STORES
+from lab.conformance import cases_for, run_case
 
 # Measuring coverage doubles the run time. The law, the core and the APIs are the same for every
 # store, and a store's own tests measure the store.
