@@ -19,6 +19,7 @@ from both_apis import APIS, took, until
 from lockfast.core.ports import Wake
 from lockfast.stores.sqlite import peers
 from lockfast.stores.sqlite.peers import Peers
+from lockfast.stores.wakeup_pipe import WakeupPipe
 
 PATIENCE = 60.0
 AT_ONCE = 1.0  # less than the refresh interval, after which a waiter is served without a wake-up
@@ -45,6 +46,28 @@ def test_threads_that_send_their_first_wakeup_at_once_open_one_socket(tmp_path, 
         thread.join()
     peers.close()
     assert len(made) == 1, "the other sockets are never closed"
+
+
+def test_an_interrupt_while_the_socket_opens_does_not_break_later_waits(tmp_path, monkeypatch):
+    ours, theirs = Peers(tmp_path), Peers(tmp_path)
+    bind = ours._bind_socket
+
+    def interrupted() -> socket.socket:
+        bind().close()  # bound, and lost before it is stored
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ours, "_bind_socket", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ours.watch("a", lambda grant: None, 0.0)
+    monkeypatch.undo()
+    woken = threading.Event()
+    ours.watch("a", lambda grant: woken.set(), 0.0)
+    theirs.wake(ours.wake_address(), "a", None)
+    pipe = WakeupPipe()
+    ours.listen(pipe.ready(None)[0], 10.0, pipe.drain)
+    assert woken.is_set()
+    ours.close()
+    theirs.close()
 
 
 # ---- a folder that is deleted ------------------------------------------------------------------

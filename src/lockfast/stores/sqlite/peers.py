@@ -298,7 +298,11 @@ class Peers:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             sock.setblocking(False)
-            sock.bind(self._socket_path(self._wake_address))
+            path = self._socket_path(self._wake_address)
+            # Ours alone: left by a Ctrl-C between bind and the assignment of the socket.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            sock.bind(path)
         except BaseException:
             sock.close()
             raise
