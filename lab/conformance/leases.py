@@ -100,7 +100,7 @@ async def test_max_hold_shorter_than_the_lease_also_ends_the_hold_at_the_store(
     world: World,
 ) -> None:
     client, other = world.client(), world.client()
-    hold = await client.lock("a", max_hold=0.3).acquire()
+    hold = await client.lock("a", max_hold=0.9).acquire()
     assert await hold.wait_lost(SOON)
     with raises(HoldLost, "max_hold"):
         await hold.release()
@@ -111,8 +111,8 @@ async def test_max_hold_shorter_than_the_lease_also_ends_the_hold_at_the_store(
 
 @case()
 async def test_max_hold_caps_a_fixed_lease(world: World) -> None:
-    hold = await world.client().lock("a", lease=20, max_hold=0.3).acquire()
-    assert hold.remaining() <= 0.3
+    hold = await world.client().lock("a", lease=20, max_hold=0.9).acquire()
+    assert hold.remaining() <= 0.9
 
 
 @case()
