@@ -268,8 +268,6 @@ class AnyClient:
         return cast("list[str]", await maybe_await(self.raw.names(prefix)))
 
     async def break_hold(self, name: str, fence: int) -> bool:
-        # As an operator would: look first. A quorum then has a connection to every node.
-        await maybe_await(self.raw.names())
         return cast(bool, await maybe_await(self.raw.break_hold(name, fence)))
 
     async def close(self) -> None:
