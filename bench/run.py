@@ -18,6 +18,7 @@ import time
 import traceback
 
 from sections._line import Line, number, table
+from sections._processes import pool
 
 SECTIONS = (
     "core", "sqlite", "handover", "idle", "keeper",
@@ -42,6 +43,8 @@ def main() -> int:
             failed.append(name)
             traceback.print_exc()
             continue
+        finally:
+            pool.end()  # or they would wait beside the sections that need none
         title = f"{name}: {(section.__doc__ or '').strip().splitlines()[0]}"
         print(f"\n{table(title, found[name])}\n({time.monotonic() - began:.1f} s)", flush=True)
     lines = [line for section_lines in found.values() for line in section_lines]

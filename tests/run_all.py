@@ -1,8 +1,8 @@
 """Run everything that ``make test`` runs after style and types, and print a summary.
 
-Conformance cases and tests with servers spend most of their time waiting, so several run in
-parallel, each worker with servers of its own. The remaining tests get the machine to themselves,
-except for pure computation, which runs at low priority beside them.
+Conformance cases and tests with servers spend much of their time waiting, so several run in
+parallel, each worker with servers of its own. Conformance uses all cores; then pure computation
+runs at low priority beside the other tests, in the time that they leave.
 
 Coverage is measured with branches, child processes included: 100 % of the deciding modules (core/,
 model.py, the memory store), 95 % of everything. The simulator's many seeds run outside coverage;
@@ -46,9 +46,9 @@ COMPUTING = [
     "tests/lab/test_simulation.py", "tests/lab/test_history.py", "tests/lab/test_redlock_model.py",
     "tests/lab/test_miniredis.py", "tests/lab/test_miniredis_lua.py",
     "tests/lab/test_miniredis_clock.py",
-    "tests/meta/test_vocabulary.py",
 ]  # fmt: skip
 
+VOCABULARY = "tests/meta/test_vocabulary.py"
 LOW_PRIORITY = ["nice", "-n", "19"]
 COVERAGE = [sys.executable, "-m", "coverage"]
 PYTEST = [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]]
@@ -63,23 +63,24 @@ def without(*paths: str) -> list[str]:
     return [f"--ignore={path}" for path in paths]
 
 
+# These run beside all stages but the first.
+BACKGROUND: dict[str, list[str]] = {
+    "tests that compute": [*LOW_PRIORITY, *PYTEST, "--timeout=1200", *in_parallel(2), *COMPUTING],
+    "vocabulary": [*LOW_PRIORITY, sys.executable, "-m", "pytest", "--timeout=1200", VOCABULARY],
+} | {
+    f"simulation: {store}": [
+        *(*LOW_PRIORITY, sys.executable, "-m", "lab.simulate"),
+        *("--store", store, "--seeds", seeds),
+    ]
+    for store, seeds in SEEDS.items()
+}  # fmt: skip
 # Stages run one after the other; the commands of a stage run at the same time.
-STAGES: list[dict[str, list[str]]] = [
+TESTS: list[dict[str, list[str]]] = [
     {"conformance": [*PYTEST, *in_parallel(8), CONFORMANCE]},
     {"tests with servers": [*PYTEST, *in_parallel(3), *WITH_SERVERS]},
-    {
-        "tests": [*PYTEST, *without(CONFORMANCE, *WITH_SERVERS, *COMPUTING)],
-        "tests that compute": [
-            *LOW_PRIORITY, *PYTEST, "--timeout=900", *in_parallel(2), *COMPUTING,
-        ],
-    }
-    | {
-        f"simulation: {store}": [
-            *(*LOW_PRIORITY, sys.executable, "-m", "lab.simulate"),
-            *("--store", store, "--seeds", seeds),
-        ]
-        for store, seeds in SEEDS.items()
-    },
+    {"tests": [*PYTEST, *without(CONFORMANCE, VOCABULARY, *WITH_SERVERS, *COMPUTING)]},
+]  # fmt: skip
+REPORTS: list[dict[str, list[str]]] = [
     {"coverage data": [*COVERAGE, "combine", "--quiet"]},
     {
         "coverage of the deciding modules: 100 %": [
@@ -121,16 +122,25 @@ class Step:
             self.output.close()
 
 
-def run(stage: dict[str, list[str]]) -> list[Step]:
+def started(stage: dict[str, list[str]], *, live: bool) -> list[Step]:
+    """Start the commands of a stage; the first prints ``live``."""
     steps = [
-        Step(name, command, tempfile.TemporaryFile() if number else None)  # noqa: SIM115
+        Step(name, command, None if live and not number else tempfile.TemporaryFile())  # noqa: SIM115
         for number, (name, command) in enumerate(stage.items())
     ]
     for step in steps:
         step.start()
-    for step in steps:
-        step.end()
     return steps
+
+
+def run(stages: list[dict[str, list[str]]]) -> list[Step]:
+    done: list[Step] = []
+    for stage in stages:
+        steps = started(stage, live=True)
+        for step in steps:
+            step.end()
+        done += steps
+    return done
 
 
 def missing_servers() -> list[str]:
@@ -146,12 +156,15 @@ def main() -> int:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     for old in ROOT.glob(".coverage*"):
         old.unlink()
-    steps: list[Step] = []
-    for stage in STAGES:
-        steps += run(stage)
-        if "coverage data" in stage:
-            for torn in ROOT.glob(".coverage.*"):  # left by processes that the tests killed
-                torn.unlink()
+    steps = run(TESTS[:1])
+    background = started(BACKGROUND, live=False)
+    steps += run(TESTS[1:])
+    for step in background:
+        step.end()
+    steps += background + run(REPORTS[:1])
+    for torn in ROOT.glob(".coverage.*"):  # left by processes that the tests killed
+        torn.unlink()
+    steps += run(REPORTS[1:])
     print("\n=== summary")
     for step in steps:
         print(f"{'ok    ' if step.code == 0 else 'FAILED'}  {step.name} ({step.seconds:.0f} s)")

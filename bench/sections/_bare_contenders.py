@@ -8,17 +8,13 @@ lockfast's own.
 
 from __future__ import annotations
 
-import itertools
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from lockfast.stores.redis.scripts import CLAIM, RELEASE
 from lockfast.stores.redis.wakeup_messages import channel_of
 
 from ._redis import LEASE, Bare, packed
-from ._visits import Entrance
 
 LEAST = "bare sockets, least scripts"
 OURS = "bare sockets, our scripts"
@@ -47,7 +43,8 @@ return 1
 class Contender:
     """One thread's socket, on which it sends requests and receives its wake-ups."""
 
-    def __init__(self, port: int, name: str, scripts: str, who: str) -> None:
+    def __init__(self, port: int, name: str, scripts: str, index: int) -> None:
+        who = f"p{os.getpid()}t{index}"
         self.bare = Bare(port)
         self.bare.ask(packed("HELLO", "3"))  # distinguishes wake-ups from replies
         self.bare.ask(packed("SUBSCRIBE", channel_of(who)))
@@ -67,37 +64,17 @@ class Contender:
         self.claim = packed("EVALSHA", shas[0], *keys, who, *claim_arguments)
         self.release = packed("EVALSHA", shas[1], *keys, who, *release_arguments)
 
-    def enter(self) -> int:
-        """Acquire the lock and return its fence, from the reply or from the wake-up."""
+    def enter(self) -> tuple[int, Callable[[], object]]:
+        """Acquire the lock. Its fence is in the reply or in the wake-up."""
         receive = self.bare.socket.recv
         self.bare.socket.sendall(self.claim)
         answer = receive(4096)
         if answer[:1] == b"$":
-            return int(answer.split(b"\r\n", 2)[1])
+            return int(answer.split(b"\r\n", 2)[1]), self.leave
         if b"message" not in answer:  # the wake-up may have come with the reply
             answer = receive(4096)
-        return int(answer.rsplit(b" ", 2)[1])
+        return int(answer.rsplit(b" ", 2)[1]), self.leave
 
     def leave(self) -> None:
         self.bare.socket.sendall(self.release)
         assert self.bare.socket.recv(4096) == b":1\r\n", "a lock that does not work is no limit"
-
-
-@contextmanager
-def bare_entrance(port: int, name: str, scripts: str) -> Iterator[Entrance]:
-    numbers = itertools.count(1)
-    local = threading.local()
-
-    @contextmanager
-    def enter() -> Iterator[int]:
-        contender: Contender | None = getattr(local, "contender", None)
-        if contender is None:
-            who = f"p{os.getpid()}t{next(numbers)}"
-            contender = local.contender = Contender(port, name, scripts, who)
-        fence = contender.enter()
-        try:
-            yield fence
-        finally:
-            contender.leave()
-
-    yield enter

@@ -1,38 +1,21 @@
-"""Processes that work at the same time, each bounded in time and ended by its pid.
-
-A fork server without threads starts them, so they inherit nothing from this process, and 64 of them
-start in a second or two.
-"""
+"""Functions of the sections in the worker processes of `lockfast bench`, started once a section."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
+import atexit
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
+
+from lockfast.cli.workers import WorkerPool, ready
 
 T = TypeVar("T")
 Ready = Callable[[], float]
 
-STARTING_LIMIT = 60.0  # seconds; 64 processes on a busy machine
-BEGIN_IN = 0.2  # seconds from the signal until all begin together
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "__main__",
-        "lockfast",
-        "lockfast.aio",
-        "filelock",
-        "redis.asyncio",
-        "redis_lock",
-        "kazoo.client",
-    ]
-)
+pool = WorkerPool()
+atexit.register(pool.end)
 
 
 def together(
@@ -40,71 +23,31 @@ def together(
     count: int,
     *arguments: object,
     lasts: float,
-    meanwhile: Callable[[float], object] = lambda begin: None,
+    moments: Sequence[float] = (),
+    observe: Callable[[], object] = lambda: None,
 ) -> list[T]:
     """Run ``work(index, ready, *arguments)`` in ``count`` processes and return their results.
 
     ``ready()`` returns when all are ready: the `time.monotonic` at which to begin. ``lasts`` is the
-    time they should then need; ``meanwhile`` runs here while they work.
+    time they should then need; ``observe`` is called here at these moments after the begin.
     """
-    crew: list[tuple[BaseProcess, Connection]] = []
+    shares = [(work, index, arguments) for index in range(count)]
+    return run(_work, shares, lasts=lasts, moments=moments, observe=observe)
+
+
+def run(function: Callable[..., Any], shares: Sequence[tuple[Any, ...]], **options: Any) -> Any:
+    """`WorkerPool.run`, after whose failure the next section finds new workers."""
     try:
-        for index in range(count):
-            ours, theirs = _context.Pipe()
-            process = _context.Process(target=_member, args=(theirs, work, index, arguments))
-            process.start()
-            theirs.close()
-            crew.append((process, ours))
-        until = time.monotonic() + STARTING_LIMIT
-        for _, pipe in crew:
-            _answer(pipe, until)
-        begin = time.monotonic() + BEGIN_IN
-        for _, pipe in crew:
-            pipe.send(begin)
-        meanwhile(begin)
-        until = begin + lasts + 20.0
-        return [_answer(pipe, until) for _, pipe in crew]
-    finally:
-        _end(crew)
+        return pool.run(function, shares, **options)[1]
+    except BaseException:
+        pool.end()
+        raise
+
+
+def _work(pipe: Connection, work: Callable[..., T], index: int, arguments: tuple[Any, ...]) -> T:
+    return work(index, partial(ready, pipe), *arguments)
 
 
 def wait_until(moment: float) -> None:
     """Sleep until that `time.monotonic`."""
     time.sleep(max(moment - time.monotonic(), 0.0))
-
-
-def _member(
-    pipe: Connection, work: Callable[..., Any], index: int, arguments: tuple[Any, ...]
-) -> None:
-    def ready() -> float:
-        pipe.send((True, None))
-        begin: float = pipe.recv()
-        return begin
-
-    try:
-        pipe.send((True, work(index, ready, *arguments)))
-    except EOFError:
-        pass  # the benchmark has ended
-    except Exception:  # raised where the result is read
-        with contextlib.suppress(OSError):
-            pipe.send((False, traceback.format_exc()))
-
-
-def _answer(pipe: Connection, until: float) -> Any:
-    if not pipe.poll(max(until - time.monotonic(), 0.0)):
-        raise TimeoutError("a process of the benchmark did not answer in time")
-    fine, answer = pipe.recv()
-    if not fine:
-        raise RuntimeError(f"a process of the benchmark failed:\n{answer}")
-    return answer
-
-
-def _end(crew: list[tuple[BaseProcess, Connection]]) -> None:
-    for _, pipe in crew:
-        pipe.close()
-    until = time.monotonic() + 5.0
-    for process, _ in crew:
-        process.join(max(until - time.monotonic(), 0.0))
-        if process.is_alive():
-            process.kill()
-            process.join(5.0)

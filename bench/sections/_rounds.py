@@ -6,9 +6,14 @@ of the rounds' ratios. A ratio of two medians would compare different rounds.
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
 Subject = Callable[[int], object]  # runs so many operations
 
@@ -56,3 +61,67 @@ def _warm_up(subject: Subject, seconds: float) -> int:
         if took >= seconds / 5:
             return max(int(count * seconds / took), 1)
         count *= 4
+
+
+# ---- subjects -------------------------------------------------------------------------------
+
+
+def cycles(made: Callable[[], Any]) -> Subject:
+    """Acquire and release what is made each time."""
+
+    def cycle(count: int) -> None:
+        for _ in range(count):
+            with made():
+                pass
+
+    return cycle
+
+
+def gathered(runner: asyncio.Runner, tasks: int, made: Callable[[int], Any]) -> Subject:
+    """So many tasks at once, each of which acquires and releases what is made for its number."""
+
+    async def one(index: int, count: int) -> None:
+        for _ in range(count):
+            async with made(index):
+                pass
+
+    async def all_of_them(count: int) -> None:
+        await asyncio.gather(*(one(index, count) for index in range(tasks)))
+
+    return lambda count: runner.run(all_of_them(count))
+
+
+@contextmanager
+def threads(count: int, subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
+    """A subject that runs in all threads at once. The threads are the same in all rounds, so that
+    they keep their connections."""
+    orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(count)]
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    subjects = [subject_of(index) for index in range(count)]
+
+    def work(index: int) -> None:
+        while operations := orders[index].get():
+            try:
+                subjects[index](operations)
+                done.put(None)
+            except BaseException as error:
+                done.put(error)
+
+    crew = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(count)]
+    for thread in crew:
+        thread.start()
+
+    def together(operations: int) -> None:
+        for order in orders:
+            order.put(operations)
+        for error in [done.get(timeout=60) for _ in orders]:
+            if error is not None:
+                raise error
+
+    try:
+        yield together
+    finally:
+        for order in orders:
+            order.put(0)
+        for thread in crew:
+            thread.join(10)

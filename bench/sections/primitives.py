@@ -9,18 +9,16 @@ starve a writer.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import lockfast
-from lockfast.cli.bench_outcome import percentile
+from lockfast.cli.bench_contest import Acquire, percentile
 
+from ._contests import Contest, Entrance
 from ._line import Line, at_most, number, times
-from ._processes import Ready, together, wait_until
 from ._redis import Server
-from ._rounds import Subject, interleaved
+from ._rounds import cycles, interleaved
 
 WITHIN = 1.3
 BATCH_FASTER = 5.0
@@ -48,10 +46,10 @@ def measure(quick: bool) -> list[Line]:
 def _cycles(store: str, url: str, rounds: int, seconds: float) -> list[Line]:
     client = lockfast.connect(url)
     subjects = {
-        "a plain lock": _cycle(lambda: client.lock("plain")),
-        "read": _cycle(lambda: client.rwlock("shared").read()),
-        "write": _cycle(lambda: client.rwlock("shared").write()),
-        "a permit of 5": _cycle(lambda: client.semaphore("five", 5)),
+        "a plain lock": cycles(lambda: client.lock("plain")),
+        "read": cycles(lambda: client.rwlock("shared").read()),
+        "write": cycles(lambda: client.rwlock("shared").write()),
+        "a permit of 5": cycles(lambda: client.semaphore("five", 5)),
     }
     found = interleaved(subjects, rounds=rounds, seconds=seconds)
     client.close()
@@ -69,15 +67,6 @@ def _cycles(store: str, url: str, rounds: int, seconds: float) -> list[Line]:
     ]
 
 
-def _cycle(made: Callable[[], Any]) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with made():
-                pass
-
-    return cycle
-
-
 # ---- multi-locks --------------------------------------------------------------------------------
 
 
@@ -87,8 +76,8 @@ def _batch_of_names(url: str, rounds: int, seconds: float) -> list[Line]:
         for size in SIZES:
             names = [f"part:{number}" for number in range(size)]
             subjects = {
-                "together": _cycle(lambda names=names: client.multi_lock(*names)),  # type: ignore[misc]
-                "one by one": _cycle(lambda names=names: _nested(client, names)),  # type: ignore[misc]
+                "together": cycles(lambda names=names: client.multi_lock(*names)),  # type: ignore[misc]
+                "one by one": cycles(lambda names=names: _nested(client, names)),  # type: ignore[misc]
             }
             found = interleaved(subjects, rounds=rounds, seconds=seconds)
             what, rate = f"multi-lock of {size} names", found.per_second("together")
@@ -113,24 +102,26 @@ def _nested(client: lockfast.Client, names: list[str]) -> Any:
 
 
 def _readers_and_writers(url: str, seconds: float) -> list[Line]:
+    contest = Contest("rwlock", PROCESSES * (READERS + 1) - 1, PROCESSES)
+    found = contest.run(_entrance, url, settle=0.0, seconds=seconds, work=0.002)
     visits = [
-        visit
-        for noted in together(_contend, PROCESSES, url, seconds, lasts=seconds)
-        for visit in noted
+        (index == 0, asked, acquired)
+        for worker in found.workers
+        for index, noted in enumerate(worker.visits)
+        for _, asked, acquired, _ in noted
     ]
-    visits.sort(key=lambda visit: visit[1])
+    visits.sort(key=lambda visit: visit[2])
     waits: dict[bool, list[float]] = {True: [], False: []}
     overtaken = 0
-    waiting: list[tuple[bool, int, float, float]] = []
-    for visit in reversed(visits):  # from the youngest grant to the oldest
-        writes, _, asked, acquired = visit
+    waiting: list[float] = []  # when writers asked that were granted later
+    for writes, asked, acquired in reversed(visits):  # from the youngest grant to the oldest
         waits[writes].append((acquired - asked) * 1e3)
         if writes:
-            waiting.append(visit)
+            waiting.append(asked)
         else:
             # Granted before these writers: had it asked later than one of them?
-            waiting = [one for one in waiting if one[2] > asked - 10.0]
-            overtaken += any(asked > one[2] + SURELY_LATER for one in waiting)
+            waiting = [one for one in waiting if one > asked - 10.0]
+            overtaken += any(asked > one + SURELY_LATER for one in waiting)
     writers, readers = percentile(waits[True], 0.5), percentile(waits[False], 0.5)
     most = percentile(waits[True], 0.99)
     title = f"{PROCESSES * READERS} readers, {PROCESSES} writers"
@@ -142,27 +133,19 @@ def _readers_and_writers(url: str, seconds: float) -> list[Line]:
     ]
 
 
-def _contend(
-    index: int, ready: Ready, url: str, seconds: float
-) -> list[tuple[bool, int, float, float]]:
-    """The visits of this process's threads: writes, fence, asked, acquired."""
-    client = lockfast.connect(url)
-    lock = client.rwlock("contended")
-    visits: list[tuple[bool, int, float, float]] = []
+@contextlib.contextmanager
+def _entrance(subject: str, process: int, url: str) -> Entrance:
+    """The first contender of each process writes, the others read."""
+    with lockfast.connect(url) as client:
 
-    def work(writes: bool) -> None:
-        half = lock.write() if writes else lock.read()
-        wait_until(begin)
-        while (asked := time.monotonic()) < begin + seconds:
-            with half as hold:
-                visits.append((writes, hold.fence, asked, time.monotonic()))
-                time.sleep(0.002)
+        def acquire_of(index: int) -> Acquire:
+            lock = client.rwlock("contended")
+            half = lock.read() if index else lock.write()
 
-    threads = [threading.Thread(target=work, args=(number == 0,)) for number in range(READERS + 1)]
-    begin = ready()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    client.close()
-    return visits
+            def acquire() -> tuple[int, Callable[[], object]]:
+                hold = half.acquire()
+                return hold.fence, hold.release
+
+            return acquire
+
+        yield acquire_of

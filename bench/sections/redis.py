@@ -10,12 +10,7 @@ Other libraries' locks are made for each cycle, as lockfast's are.
 from __future__ import annotations
 
 import asyncio
-import queue
 import select
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import redis.asyncio
 import redis_lock
@@ -27,7 +22,7 @@ from lockfast.stores.redis.spin import Spin
 
 from ._line import Line, number, times
 from ._redis import LEASE, Bare, Server, packed
-from ._rounds import Rounds, Subject, interleaved
+from ._rounds import Rounds, Subject, cycles, gathered, interleaved, threads
 
 OF_THE_SOCKET = 0.70
 OF_REDIS_PY = 2.0
@@ -58,13 +53,13 @@ def measure(quick: bool) -> list[Line]:
 def _one_thread(server: Server, rounds: int, seconds: float) -> list[Line]:
     client, plain = lockfast.connect(server.url), server.client()
     subjects = {
-        "lockfast": _cycle(lambda: client.lock("orders:42")),
+        "lockfast": cycles(lambda: client.lock("orders:42")),
         "socket, plain scripts": _plain_scripts(server.port, "bare:1"),
         "spinning socket, plain scripts": _plain_scripts(server.port, "bare:0", spins=True),
         "socket, our scripts": _our_scripts(server.port),
-        "redis-py Lock": _cycle(lambda: plain.lock("theirs:1", timeout=LEASE)),
-        "python-redis-lock": _cycle(lambda: redis_lock.Lock(plain, "theirs:2", expire=LEASE)),
-        "python-redis-lock, renewing": _cycle(
+        "redis-py Lock": cycles(lambda: plain.lock("theirs:1", timeout=LEASE)),
+        "python-redis-lock": cycles(lambda: redis_lock.Lock(plain, "theirs:2", expire=LEASE)),
+        "python-redis-lock, renewing": cycles(
             lambda: redis_lock.Lock(plain, "theirs:3", expire=LEASE, auto_renewal=True)
         ),
     }
@@ -91,15 +86,6 @@ def _line(
     if least is None:
         return Line(what, rate, "cycles/s", against, f"{ratio:.2f}×")
     return times(what, rate, "cycles/s", against, ratio, least)
-
-
-def _cycle(made: Callable[[], Any]) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with made():
-                pass
-
-    return cycle
 
 
 def _plain_scripts(port: int, key: str, spins: bool = False) -> Subject:
@@ -157,9 +143,11 @@ def _sixteen_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
     plain = server.client()
     with (
         lockfast.connect(server.url) as client,
-        _threads(lambda index: _cycle(lambda: client.lock(f"orders:{index}"))) as ours,
-        _threads(lambda index: _plain_scripts(server.port, f"bare:{index}")) as bare,
-        _threads(lambda index: _cycle(lambda: plain.lock(f"a:{index}", timeout=LEASE))) as theirs,
+        threads(THREADS, lambda index: cycles(lambda: client.lock(f"orders:{index}"))) as ours,
+        threads(THREADS, lambda index: _plain_scripts(server.port, f"bare:{index}")) as bare,
+        threads(
+            THREADS, lambda index: cycles(lambda: plain.lock(f"a:{index}", timeout=LEASE))
+        ) as theirs,
     ):
         subjects = {"lockfast": ours, "16 sockets, plain scripts": bare, "redis-py Lock": theirs}
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
@@ -171,44 +159,6 @@ def _sixteen_threads(server: Server, rounds: int, seconds: float) -> list[Line]:
     ]
 
 
-@contextmanager
-def _threads(subject_of: Callable[[int], Subject]) -> Iterator[Subject]:
-    """A subject that runs in all threads at once. The threads are the same in all rounds, so that
-    they keep their connections."""
-    orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(THREADS)]
-    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-    subjects = [subject_of(index) for index in range(THREADS)]
-
-    def work(index: int) -> None:
-        while count := orders[index].get():
-            try:
-                subjects[index](count)
-                done.put(None)
-            except BaseException as error:
-                done.put(error)
-
-    threads = [
-        threading.Thread(target=work, args=(index,), daemon=True) for index in range(THREADS)
-    ]
-    for thread in threads:
-        thread.start()
-
-    def together(count: int) -> None:
-        for order in orders:
-            order.put(count)
-        for error in [done.get(timeout=60) for _ in orders]:
-            if error is not None:
-                raise error
-
-    try:
-        yield together
-    finally:
-        for order in orders:
-            order.put(0)
-        for thread in threads:
-            thread.join(10)
-
-
 # ---- asyncio ------------------------------------------------------------------------------------
 
 
@@ -217,8 +167,8 @@ def _tasks(server: Server, tasks: int, rounds: int, seconds: float) -> list[Line
         ours = lockfast.aio.connect(server.url)
         theirs = redis.asyncio.Redis(host="127.0.0.1", port=server.port)
         subjects = {
-            "lockfast": _gathered(runner, tasks, lambda index: ours.lock(f"orders:{index}")),
-            "redis.asyncio Lock": _gathered(
+            "lockfast": gathered(runner, tasks, lambda index: ours.lock(f"orders:{index}")),
+            "redis.asyncio Lock": gathered(
                 runner, tasks, lambda index: theirs.lock(f"b:{index}", timeout=LEASE)
             ),
         }
@@ -229,15 +179,3 @@ def _tasks(server: Server, tasks: int, rounds: int, seconds: float) -> list[Line
         return [_line(found, "1 task: async with aclient.lock(name)", "redis.asyncio Lock")]
     what = f"{tasks} tasks, a name each: together"
     return [_line(found, what, "redis.asyncio Lock", CONCURRENT_OF_REDIS_PY, tasks)]
-
-
-def _gathered(runner: asyncio.Runner, tasks: int, made: Callable[[int], Any]) -> Subject:
-    async def one(index: int, count: int) -> None:
-        for _ in range(count):
-            async with made(index):
-                pass
-
-    async def together(count: int) -> None:
-        await asyncio.gather(*(one(index, count) for index in range(tasks)))
-
-    return lambda count: runner.run(together(count))

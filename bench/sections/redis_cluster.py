@@ -12,8 +12,6 @@ of its own.
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,7 +23,7 @@ from lab.servers.own_server import PATIENCE, _free_port
 
 from ._line import Line, number
 from ._redis import Server
-from ._rounds import Rounds, Subject, interleaved
+from ._rounds import Rounds, Subject, cycles, gathered, interleaved, threads
 
 MOST = 1.15  # times as long as on one node
 SLOTS = 16384
@@ -95,7 +93,7 @@ def _threads(urls: dict[str, str], rounds: int, seconds: float) -> list[Line]:
     for what, names in (("one name", NAMES[:1]), ("300 names over all nodes", NAMES)):
         with ExitStack() as stack:
             subjects = {
-                where: _cycle(stack.enter_context(lockfast.connect(url)), names)
+                where: _cycle_all([stack.enter_context(lockfast.connect(url))], names)
                 for where, url in urls.items()
             }
             found = interleaved(subjects, rounds=rounds, seconds=seconds)
@@ -107,7 +105,7 @@ def _alternating(servers: list[Server], url: str, rounds: int, seconds: float) -
     with ExitStack() as stack:
         clients = [stack.enter_context(lockfast.connect(server.url)) for server in servers]
         subjects = {
-            "cluster": _cycle(stack.enter_context(lockfast.connect(url)), NAMES),
+            "cluster": _cycle_all([stack.enter_context(lockfast.connect(url))], NAMES),
             APART: _cycle_all(clients, NAMES),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
@@ -115,10 +113,6 @@ def _alternating(servers: list[Server], url: str, rounds: int, seconds: float) -
     shown = f"{found.faster(APART, 'cluster'):.2f}× as long"
     what = "1 thread, 300 names over all nodes"
     return Line(what, found.per_second("cluster"), "cycles/s", against, shown)
-
-
-def _cycle(client: Any, names: list[str]) -> Subject:
-    return _cycle_all([client], names)
 
 
 def _cycle_all(clients: list[Any], names: list[str]) -> Subject:
@@ -133,25 +127,18 @@ def _cycle_all(clients: list[Any], names: list[str]) -> Subject:
 def _tasks(urls: dict[str, str], tasks: int, rounds: int, seconds: float) -> list[Line]:
     with asyncio.Runner() as runner:
         clients = {where: lockfast.aio.connect(url) for where, url in urls.items()}
-        subjects = {where: _gathered(runner, client, tasks) for where, client in clients.items()}
+        subjects = {
+            where: gathered(
+                runner, tasks, lambda index, client=client: client.lock(f"orders:{index}")
+            )
+            for where, client in clients.items()
+        }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         for client in clients.values():
             runner.run(client.close())
     if tasks == 1:
         return [_line(found, "1 task, one name")]
     return [_line(found, f"{tasks} tasks, a name each: together", tasks)]
-
-
-def _gathered(runner: asyncio.Runner, client: Any, tasks: int) -> Subject:
-    async def one(index: int, count: int) -> None:
-        for _ in range(count):
-            async with client.lock(f"orders:{index}"):
-                pass
-
-    async def together(count: int) -> None:
-        await asyncio.gather(*(one(index, count) for index in range(tasks)))
-
-    return lambda count: runner.run(together(count))
 
 
 def _hand_over(urls: dict[str, str], rounds: int, seconds: float) -> Line:
@@ -168,34 +155,12 @@ def _hand_over(urls: dict[str, str], rounds: int, seconds: float) -> Line:
 
 @contextmanager
 def _pass_token(url: str) -> Iterator[Subject]:
-    orders: list[queue.SimpleQueue[int]] = [queue.SimpleQueue() for _ in range(2)]
-    done: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def work(client: Any, order: queue.SimpleQueue[int]) -> None:
-        while count := order.get():
-            for _ in range(count):
-                with client.lock("turns"):
-                    pass
-            done.put(None)
-
-    clients = [lockfast.connect(url) for _ in orders]
-    pairs = zip(clients, orders, strict=True)
-    threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in pairs]
-    for thread in threads:
-        thread.start()
-
-    def together(count: int) -> None:
-        for order in orders:
-            order.put(count)
-        for _ in orders:
-            done.get(timeout=60)
-
-    yield together
-    for order in orders:
-        order.put(0)
-    for thread, client in zip(threads, clients, strict=True):
-        thread.join(10)
-        client.close()
+    with (
+        lockfast.connect(url) as one,
+        lockfast.connect(url) as other,
+        threads(2, lambda index: cycles(lambda: (one, other)[index].lock("turns"))) as subject,
+    ):
+        yield subject
 
 
 def _renewals(urls: dict[str, str], seconds: float) -> Line:

@@ -15,39 +15,35 @@ waiters too); of the others, each SET that found the name taken.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from statistics import median
+from typing import Any
 
 import redis
 import redis_lock
 
-import lockfast
+from lockfast.cli.bench_contest import PATIENCE, Acquire, medians
 
-from ._bare_contenders import LEAST, OURS, bare_entrance
+from ._bare_contenders import LEAST, OURS, Contender
+from ._contests import TOKEN, Contended, Contest, Entrance, faster, lockfast_on
 from ._line import Line, at_least, at_most, number, times
-from ._processes import Ready, together, wait_until
 from ._redis import LEASE, SENT, Bare, Server, added, packed
-from ._visits import Entrance, Outcome, Visit, judged, middle, visits_of
 
 OF_THE_TOKEN = 0.6  # targets with the most waiters
 SCRIPTS = 2.0
 FAILED = 0.01
 FAIR = 0.99
 P99 = 4.0
-PROCESSES = 4
 LARGEST = 200
 SIZES = (1, 10, 50, LARGEST)
 SETTLE = 0.5  # seconds until all contenders are in the queue
-PATIENCE = 10.0
 OTHERS = ("redis-py Lock", "python-redis-lock")
 BARE = (LEAST, OURS)
 
 
 @dataclass(frozen=True, slots=True)
-class ContendedOutcome(Outcome):
+class Counted(Contended):
     """With the server's counters, per hand-over."""
 
     scripts: float
@@ -57,29 +53,15 @@ class ContendedOutcome(Outcome):
     connections: float
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """A contest: so many contenders wait, and one more is inside."""
-
-    subject: str
-    waiting: int
-
-    def members(self) -> list[int]:
-        """The number of threads of each process."""
-        contenders = self.waiting + 1
-        processes = min(PROCESSES, contenders)
-        return [len(range(index, contenders, processes)) for index in range(processes)]
-
-
 def measure(quick: bool) -> list[Line]:
     rounds, seconds, sizes = (1, 0.6, (1, LARGEST)) if quick else (3, 1.5, SIZES)
-    contests = [Contest("token", 1), *(Contest("lockfast", size) for size in sizes)]
+    contests = [Contest(TOKEN, 1), *(Contest("lockfast", size) for size in sizes)]
     contests += [Contest(bare, LARGEST) for bare in BARE]
     if quick:
         contests.append(Contest("python-redis-lock", LARGEST))
     else:
         contests += [Contest(other, size) for other in OTHERS for size in sizes]
-    found: dict[Contest, list[ContendedOutcome]] = {contest: [] for contest in contests}
+    found: dict[Contest, list[Counted]] = {contest: [] for contest in contests}
     with Server() as server:
         for round_number in range(rounds):
             for contest in contests:
@@ -95,25 +77,24 @@ def measure(quick: bool) -> list[Line]:
 # ---- the table ------------------------------------------------------------------------------
 
 
-def _lines(contest: Contest, found: dict[Contest, list[ContendedOutcome]]) -> list[Line]:
-    ours, token = middle(found[contest]), middle(found[Contest("token", 1)])
-    who = f"{contest.waiting} wait" if contest.waiting > 1 else "1 waits"
+def _lines(contest: Contest, found: dict[Contest, list[Counted]]) -> list[Line]:
+    ours, token = medians(found[contest]), medians(found[Contest(TOKEN, 1)])
+    who = contest.who
     largest = contest.waiting == LARGEST
-    pairs = zip(found[contest], found[Contest("token", 1)], strict=True)
-    ratio = median(here.rate / there.rate for here, there in pairs)
-    floor = f"bare token {number(token.rate)}/s"
+    ratio = faster(found[contest], found[Contest(TOKEN, 1)])
+    floor = f"bare token {number(token.handovers)}/s"
     if largest:
-        lines = [times(f"{who}: hand-overs", ours.rate, "/s", floor, ratio, OF_THE_TOKEN)]
+        lines = [times(f"{who}: hand-overs", ours.handovers, "/s", floor, ratio, OF_THE_TOKEN)]
         lines += _limits(contest, found)
     else:
-        lines = [Line(f"{who}: hand-overs", ours.rate, "/s", floor, f"{ratio:.2f}×")]
+        lines = [Line(f"{who}: hand-overs", ours.handovers, "/s", floor, f"{ratio:.2f}×")]
     others = {
-        name: middle(found[key]) for name in OTHERS if (key := _counterpart(contest, name)) in found
+        name: medians(found[key]) for name in OTHERS if (key := contest.with_subject(name)) in found
     }
     for name, theirs in others.items():
-        against = f"{name} {number(theirs.rate)}/s"
-        times_theirs = f"{ours.rate / max(theirs.rate, 0.1):.1f}×"
-        lines.append(Line(f"{who}: hand-overs", ours.rate, "/s", against, times_theirs))
+        against = f"{name} {number(theirs.handovers)}/s"
+        times_theirs = f"{ours.handovers / max(theirs.handovers, 0.1):.1f}×"
+        lines.append(Line(f"{who}: hand-overs", ours.handovers, "/s", against, times_theirs))
 
     def line(what: str, field: str, unit: str = "") -> Line:
         shown = [f"{name} {number(getattr(theirs, field))}" for name, theirs in others.items()]
@@ -148,55 +129,41 @@ def _lines(contest: Contest, found: dict[Contest, list[ContendedOutcome]]) -> li
     ]
 
 
-def _limits(contest: Contest, found: dict[Contest, list[ContendedOutcome]]) -> list[Line]:
+def _limits(contest: Contest, found: dict[Contest, list[Counted]]) -> list[Line]:
     """The cost of arrival order without a library, and lockfast's share of that rate."""
     lines = []
     for bare in BARE:
-        theirs = found[_counterpart(contest, bare)]
-        rate, floor = middle(theirs).rate, found[Contest("token", 1)]
-        of_token = median(a.rate / b.rate for a, b in zip(theirs, floor, strict=True))
-        left = median(a.rate / b.rate for a, b in zip(found[contest], theirs, strict=True))
+        theirs = found[contest.with_subject(bare)]
+        rate, floor = medians(theirs).handovers, found[Contest(TOKEN, 1)]
+        of_token, left = faster(theirs, floor), faster(found[contest], theirs)
         who = f"{contest.waiting} wait"
-        token = f"bare token {number(middle(floor).rate)}/s"
+        token = f"bare token {number(medians(floor).handovers)}/s"
         lines.append(Line(f"{who}: {bare}", rate, "/s", token, f"{of_token:.2f}×"))
-        ours = middle(found[contest]).rate
+        ours = medians(found[contest]).handovers
         against = f"{bare} {number(rate)}/s"
         lines.append(Line(f"{who}: hand-overs", ours, "/s", against, f"{left:.2f}×"))
     return lines
 
 
-def _counterpart(contest: Contest, subject: str) -> Contest:
-    return Contest(subject, contest.waiting)
-
-
 # ---- one round ------------------------------------------------------------------------------
 
 
-def _contend(server: Server, contest: Contest, name: str, seconds: float) -> ContendedOutcome:
+def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Counted:
     """Run one round. Visits while contenders come and go do not count."""
-    seen: list[tuple[float, dict[str, int]]] = []
-    connections = 0
-
-    def count(begin: float) -> None:
-        nonlocal connections
-        for moment in (begin + SETTLE, begin + SETTLE + seconds):
-            wait_until(moment)
-            connections = server.connections()
-            seen.append((time.monotonic(), server.calls()))
-
-    lasts = SETTLE + seconds + 0.1
-    members = contest.members()
-    arguments = (server.port, contest.subject, name, members, lasts)
-    work = _pass_token if contest.subject == "token" else _member
-    found = together(work, len(members), *arguments, lasts=lasts + PATIENCE, meanwhile=count)
-    everybody = [visits for answers in found for visits in answers]
-    (begin, before), (end, after) = seen
-    outcome = judged(everybody, begin, end)
-    acquired = sum(begin <= visit[2] < end for visits in everybody for visit in visits)
+    found = contest.run(
+        _entrance,
+        server.port,
+        name,
+        settle=SETTLE,
+        seconds=seconds,
+        observe=lambda: (server.connections(), server.calls()),
+    )
+    outcome, acquired = found.outcome(), found.acquires()
+    (_, before), (connections, after) = found.before, found.after
     scripts, tries = added(after, before, ("evalsha", "eval")), added(after, before, ("set",))
     vain = scripts - 2 * acquired if contest.subject == "lockfast" else tries - acquired
-    each = max(outcome.rate * (end - begin), 1.0)
-    return ContendedOutcome(
+    each = max(outcome.handovers * (found.end - found.begin), 1.0)
+    return Counted(
         **asdict(outcome),
         scripts=scripts / each,
         sent=added(after, before, SENT) / each,
@@ -206,80 +173,48 @@ def _contend(server: Server, contest: Contest, name: str, seconds: float) -> Con
     )
 
 
-def _member(
-    index: int,
-    ready: Ready,
-    port: int,
-    subject: str,
-    name: str,
-    members: list[int],
-    lasts: float,
-) -> list[list[Visit]]:
-    """One process with its contending threads: the visits of each."""
-    with _entrance(subject, port, name) as enter:
-        return visits_of(enter, ready(), members[index], lasts, PATIENCE)
-
-
 @contextmanager
-def _entrance(subject: str, port: int, name: str) -> Iterator[Entrance]:
-    """A function that returns a context manager, which yields the fence, or 0."""
-    plain = redis.Redis("127.0.0.1", port)
-    if subject in BARE:
-        with bare_entrance(port, name, subject) as enter:
-            yield enter
-    elif subject == "lockfast":
-        with lockfast.connect(f"redis://127.0.0.1:{port}/0") as client:
-
-            @contextmanager
-            def enter() -> Iterator[int]:
-                with client.lock(name, timeout=PATIENCE) as hold:
-                    yield hold.fence
-
-            yield enter
-    elif subject == "redis-py Lock":
-
-        @contextmanager
-        def enter() -> Iterator[int]:
-            with plain.lock(name, timeout=LEASE, blocking_timeout=PATIENCE):
-                yield 0
-
-        yield enter
+def _entrance(subject: str, process: int, port: int, name: str) -> Entrance:
+    if subject == "lockfast":
+        with lockfast_on(f"redis://127.0.0.1:{port}/0", name) as acquire_of:
+            yield acquire_of
+    elif subject == TOKEN:
+        with closing(Bare(port)) as bare:
+            yield lambda index: _token(bare, process, name)
+    elif subject in BARE:
+        yield lambda index: Contender(port, name, subject, index).enter
     else:
+        with redis.Redis("127.0.0.1", port) as plain:
 
-        @contextmanager
-        def enter() -> Iterator[int]:
-            with redis_lock.Lock(plain, name, expire=LEASE):
-                yield 0
+            def acquire() -> tuple[int, Callable[[], object]]:
+                lock: Any
+                if subject == "redis-py Lock":
+                    lock = plain.lock(name, timeout=LEASE, blocking_timeout=PATIENCE)
+                else:
+                    lock = redis_lock.Lock(plain, name, expire=LEASE)
+                if not lock.acquire():
+                    raise TimeoutError
+                return 0, lock.release
 
-        yield enter
-    plain.close()
+            yield lambda index: acquire
 
 
-def _pass_token(
-    index: int,
-    ready: Ready,
-    port: int,
-    subject: str,
-    name: str,
-    members: list[int],
-    lasts: float,
-) -> list[list[Visit]]:
+def _token(bare: Bare, process: int, name: str) -> Acquire:
     """One of two processes: wait for the token, then pass it to the other."""
-    bare = Bare(port)
-    mine, yours = f"{name}:{index}", f"{name}:{1 - index}"
+    mine, yours = f"{name}:{process}", f"{name}:{1 - process}"
     wait, give = packed("BLPOP", mine, "1"), packed("RPUSH", yours, "x")
-    end = ready() + lasts
-    if index == 0:
+    send, receive = bare.socket.sendall, bare.socket.recv
+    if process == 0:
         bare.ask(packed("RPUSH", mine, "x"))
-    visits: list[Visit] = []
-    now = time.monotonic
-    while (asked := now()) < end:
-        bare.socket.sendall(wait)
-        if len(bare.socket.recv(4096)) < 8:
-            break  # no token: the other process ended first
-        acquired = now()
-        visits.append((0, asked, acquired, now()))
-        bare.socket.sendall(give)
-        bare.socket.recv(4096)
-    bare.close()
-    return [visits]
+
+    def pass_on() -> None:
+        send(give)
+        receive(4096)
+
+    def acquire() -> tuple[int, Callable[[], object]]:
+        send(wait)
+        if len(receive(4096)) < 8:
+            raise TimeoutError  # no token: the other process ended first
+        return 0, pass_on
+
+    return acquire

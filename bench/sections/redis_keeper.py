@@ -11,7 +11,7 @@ import threading
 import time
 
 import lockfast
-from lockfast.cli.bench_outcome import percentile
+from lockfast.cli.bench_contest import percentile
 
 from ._line import Line, at_most, number
 from ._processes import Ready, together, wait_until

@@ -9,7 +9,6 @@ which share the wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import lockfast
 import lockfast.aio
@@ -17,7 +16,7 @@ from lab.servers.redis_sentinel import RedisSentinels
 from lab.servers.redis_server import RedisServer
 
 from ._line import Line, number, times
-from ._rounds import Rounds, Subject, interleaved
+from ._rounds import Rounds, cycles, gathered, interleaved
 
 WITHIN = 1.15  # target: so many times as long as one node takes, at most
 TASKS = 100
@@ -65,39 +64,26 @@ def _times(found: Rounds, subject: str, other: str) -> str:
 
 def _threads(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     clients = {name: lockfast.connect(url) for name, url in urls.items()}
-    subjects = {name: _cycle(client) for name, client in clients.items()}
+    subjects = {
+        name: cycles(lambda client=client: client.lock("orders:42"))
+        for name, client in clients.items()
+    }
     found = interleaved(subjects, rounds=rounds, seconds=seconds)
     for client in clients.values():
         client.close()
     return found
 
 
-def _cycle(client: lockfast.Client) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with client.lock("orders:42"):
-                pass
-
-    return cycle
-
-
 def _tasks(urls: dict[str, str], rounds: int, seconds: float) -> Rounds:
     with asyncio.Runner() as runner:
         clients = {name: lockfast.aio.connect(url) for name, url in urls.items()}
-        subjects = {name: _contended(runner, client) for name, client in clients.items()}
+        subjects = {
+            name: gathered(
+                runner, TASKS, lambda index, client=client: client.lock(f"orders:{index}")
+            )
+            for name, client in clients.items()
+        }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         for client in clients.values():
             runner.run(client.close())
     return found
-
-
-def _contended(runner: asyncio.Runner, client: lockfast.aio.Client) -> Callable[[int], object]:
-    async def one(name: str, count: int) -> None:
-        for _ in range(count):
-            async with client.lock(name):
-                pass
-
-    async def all_of_them(count: int) -> None:
-        await asyncio.gather(*[one(f"orders:{index}", count) for index in range(TASKS)])
-
-    return lambda count: runner.run(all_of_them(count))

@@ -8,7 +8,7 @@ measured with a latency of some milliseconds as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +20,7 @@ from lab.fault_proxy import FaultProxy
 
 from ._line import Line, number, times
 from ._redis import LEASE, Server
-from ._rounds import Subject, interleaved
+from ._rounds import Subject, cycles, interleaved
 
 OF_POTTERY = 4.0  # targets, with three nodes
 OF_REDLOCK_PY = 2.5
@@ -51,9 +51,9 @@ def _local(servers: Sequence[Server], rounds: int, seconds: float) -> list[Line]
     theirs = redlock.Redlock([server.url for server in servers])
     found = interleaved(
         {
-            "lockfast": _cycle(lambda: ours.lock("orders:42")),
-            "one node": _cycle(lambda: one.lock("one:1")),
-            "pottery": _cycle(
+            "lockfast": cycles(lambda: ours.lock("orders:42")),
+            "one node": cycles(lambda: one.lock("one:1")),
+            "pottery": cycles(
                 lambda: pottery.Redlock(key="theirs:1", masters=masters, auto_release_time=LEASE)
             ),
             "redlock-py": _redlock_py(theirs),
@@ -87,8 +87,8 @@ def _remote(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
         ours = lockfast.connect(_url(net.port for net in nets))
         one = lockfast.connect(f"redis://127.0.0.1:{nets[0].port}/0")
         subjects = {
-            "lockfast": _cycle(lambda: ours.lock("orders:42")),
-            "one node": _cycle(lambda: one.lock("one:1")),
+            "lockfast": cycles(lambda: ours.lock("orders:42")),
+            "one node": cycles(lambda: one.lock("one:1")),
         }
         found = interleaved(subjects, rounds=max(rounds // 2, 2), seconds=2 * seconds)
         ours.close()
@@ -107,15 +107,6 @@ def _remote(servers: Sequence[Server], rounds: int, seconds: float) -> Line:
 
 def _url(ports: Any) -> str:
     return f"redlock://{','.join(f'127.0.0.1:{port}' for port in ports)}"
-
-
-def _cycle(made: Callable[[], Any]) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with made():
-                pass
-
-    return cycle
 
 
 def _redlock_py(manager: Any) -> Subject:

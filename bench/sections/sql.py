@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import os
 import threading
 import time
@@ -27,11 +26,12 @@ import psycopg
 import lockfast
 from lab.servers.mariadb_server import MariaDBServer
 from lab.servers.postgres_server import PostgresServer
-from lockfast.cli.bench_outcome import jain, percentile
+from lockfast.cli.bench_contest import jain, percentile
 from lockfast.stores.sql.threads import BlockingTransport
 
 from ._line import Line, at_least, at_most, number, times
-from ._rounds import Subject, interleaved
+from ._processes import Ready, together
+from ._rounds import Subject, cycles, interleaved
 
 OF_THE_BARE_CYCLE = 0.8
 POLL = 0.1
@@ -39,6 +39,7 @@ OF_THE_POLL = 5.0
 FAIR = 0.95
 WAITERS = (1, 10, 50)
 MOST_READS = 5.0  # statements per second of 50 waiters in one process, after a long wait
+LASTS = 80.0  # seconds, at most, of a contest
 LONG = 7.0  # seconds; the pace of polling falls for six seconds
 Visit = tuple[int, float, float, str]  # fence, begin, end, contender
 TABLE = "CREATE TABLE bare (id {key} PRIMARY KEY, who varchar(100))"
@@ -65,7 +66,7 @@ def _uncontended(name: str, server: Any, rounds: int, seconds: float) -> list[Li
         cursor.execute(TABLE.format(key="bytea" if name == "PostgreSQL" else "binary(32)"))
         client = lockfast.connect(server.url)
         subjects: dict[str, Subject] = {
-            "lockfast": _cycle(client),
+            "lockfast": cycles(lambda: client.lock("orders:42")),
             "bare": _bare(cursor),
             "locks": _database_locks(cursor, name == "PostgreSQL"),
         }
@@ -119,15 +120,6 @@ async def _timed(cycle: Callable[[], Awaitable[None]], seconds: float) -> tuple[
         await cycle()
         count += 1
     return took / count, count / took
-
-
-def _cycle(client: lockfast.Client) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with client.lock("orders:42"):
-                pass
-
-    return cycle
 
 
 def _bare(cursor: Any) -> Subject:
@@ -184,23 +176,20 @@ def _fairness(visits: list[Visit], waiters: int) -> float:
 
 
 def _visits_of(url: str, waiters: int, each: int, *, polls: bool) -> list[Visit]:
-    context = multiprocessing.get_context("spawn")
-    results: Any = context.Queue()
     shares = [(waiters + 1) // 2, (waiters + 1) - (waiters + 1) // 2]
-    start = context.Barrier(len(shares))
-    crew = [
-        context.Process(target=_contend, args=(url, share, each, polls, start, results))
-        for share in shares
-    ]
-    for process in crew:
-        process.start()
-    visits: list[Visit] = sorted(visit for _ in crew for visit in results.get())
-    for process in crew:
-        process.join()
+    noted = together(_contend, len(shares), url, shares, each, polls, lasts=LASTS)
+    visits = sorted(visit for process in noted for visit in process)
     return visits[: len(visits) * 2 // 3]  # the last visits are uncontended
 
 
-def _contend(url: str, threads: int, each: int, polls: bool, start: Any, results: Any) -> None:
+def _contend(
+    index: int, ready: Ready, url: str, threads: list[int], each: int, polls: bool
+) -> list[Visit]:
+    """One process: so many visits of each of its threads.
+
+    Not the contest of the other sections, which lasts a given time: a client that polls takes the
+    lock again before the others look, so that in a given time they would hardly get it at all.
+    """
     client = lockfast.connect(url)
     visits: list[Visit] = []
 
@@ -219,15 +208,15 @@ def _contend(url: str, threads: int, each: int, polls: bool, start: Any, results
             me = f"{threading.get_ident()} of {os.getpid()}"
             visits.append((hold.fence, inside, leaving, me))
 
-    crew = [threading.Thread(target=contend) for _ in range(threads)]
+    crew = [threading.Thread(target=contend) for _ in range(threads[index])]
     client.names()
-    start.wait()
+    ready()
     for thread in crew:
         thread.start()
     for thread in crew:
         thread.join()
-    results.put(visits)
     client.close()
+    return visits
 
 
 # ---- waiting ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ seconds in a KILL now and then and accepts no connections meanwhile: that decide
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable
@@ -20,10 +19,11 @@ import pymysql
 
 import lockfast
 from lab.servers.mariadb_server import MariaDBServer
-from lockfast.cli.bench_outcome import percentile
+from lockfast.cli.bench_contest import percentile
 from lockfast.stores.sql.listeners import SLOWEST
 
 from ._line import Line
+from ._processes import Ready, together
 
 SLEEPERS = 4
 
@@ -101,16 +101,12 @@ def _sleep(listener: Any, awake: list[float]) -> None:
 def _wake_all(port: int, seconds: float) -> None:
     """Run sleepers that sleep again at once, and as many processes that interrupt them in
     rotation."""
-    context = multiprocessing.get_context("spawn")
-    crew = [
-        context.Process(target=work, args=(port, number, seconds))
-        for number in range(SLEEPERS)
-        for work in (_sleep_on, _wake_next)
-    ]
-    for process in crew:
-        process.start()
-    for process in crew:
-        process.join()
+    together(_take_part, 2 * SLEEPERS, port, seconds, lasts=seconds + 2.0)
+
+
+def _take_part(index: int, ready: Ready, port: int, seconds: float) -> None:
+    ready()
+    (_sleep_on if index < SLEEPERS else _wake_next)(port, index % SLEEPERS, seconds)
 
 
 def _sleep_on(port: int, number: int, seconds: float) -> None:

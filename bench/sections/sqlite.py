@@ -19,7 +19,7 @@ import lockfast.aio
 
 from ._line import Line, number, times
 from ._processes import Ready, together, wait_until
-from ._rounds import Rounds, Subject, interleaved
+from ._rounds import Rounds, Subject, cycles, gathered, interleaved
 
 OF_THE_ROW_CYCLE = 0.5
 OF_FILELOCK = 1.5
@@ -40,11 +40,12 @@ def _uncontended(folder: str, quick: bool) -> list[Line]:
         lockfast.connect(f"sqlite://{folder}/locks.db") as client,
     ):
         tasks = lockfast.aio.connect(f"sqlite://{folder}/locks.db")
+        file_lock = filelock.FileLock(f"{folder}/a.lock")
         subjects = {
-            "lockfast": _lockfast(client, "orders:42"),
-            "asyncio": _asyncio(tasks, runner),
+            "lockfast": cycles(lambda: client.lock("orders:42")),
+            "asyncio": gathered(runner, 1, lambda index: tasks.lock("orders:43")),
             "row cycle": _row_cycle(f"{folder}/rows.db", "orders:42"),
-            "filelock": _filelock(f"{folder}/a.lock"),
+            "filelock": cycles(lambda: file_lock),
         }
         found = interleaved(subjects, rounds=5 if quick else 15, seconds=0.05 if quick else 0.15)
         runner.run(tasks.close())
@@ -80,7 +81,7 @@ def _member(
     """How often it came round with lockfast, and with the bare rows, taking turns."""
     with lockfast.connect(f"sqlite://{folder}/four.db") as client:
         subjects = [
-            _lockfast(client, f"orders:{index}"),
+            cycles(lambda: client.lock(f"orders:{index}")),
             _row_cycle(f"{folder}/four-rows.db", f"orders:{index}"),
         ]
         for subject in subjects:
@@ -103,24 +104,6 @@ def _within(subject: Subject, until: float) -> int:
     return count
 
 
-def _lockfast(client: lockfast.Client, name: str) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with client.lock(name):
-                pass
-
-    return cycle
-
-
-def _asyncio(client: lockfast.aio.Client, runner: asyncio.Runner) -> Subject:
-    async def cycle(count: int) -> None:
-        for _ in range(count):
-            async with client.lock("orders:43"):
-                pass
-
-    return lambda count: runner.run(cycle(count))
-
-
 def _row_cycle(path: str, name: str) -> Subject:
     rows = sqlite3.connect(path, isolation_level=None, timeout=10)
     rows.execute("PRAGMA journal_mode = WAL")
@@ -136,16 +119,5 @@ def _row_cycle(path: str, name: str) -> Subject:
             execute("BEGIN IMMEDIATE")
             execute("DELETE FROM holds WHERE name = ? AND id = ?", (name, "an id"))
             execute("COMMIT")
-
-    return cycle
-
-
-def _filelock(path: str) -> Subject:
-    lock = filelock.FileLock(path)
-
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with lock:
-                pass
 
     return cycle

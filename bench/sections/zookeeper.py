@@ -10,8 +10,6 @@ as on a freshly installed server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -19,7 +17,7 @@ import lockfast
 import lockfast.aio
 
 from ._line import Line, number, times
-from ._rounds import Rounds, Subject, interleaved
+from ._rounds import Rounds, Subject, cycles, gathered, interleaved
 from ._zookeeper import SESSION, Bare, Server, create, delete
 
 OF_THE_SOCKET = 0.5
@@ -45,12 +43,12 @@ def _measured(server: Server, kazoo: KazooClient, rounds: int, seconds: float) -
     with lockfast.connect(server.url) as client, asyncio.Runner() as runner:
         tasks = lockfast.aio.connect(server.url)
         subjects = {
-            "lockfast": _cycle(lambda: client.lock("orders:42")),
-            "lockfast, a task": _task_cycle(runner, lambda: tasks.lock("orders:43")),
+            "lockfast": cycles(lambda: client.lock("orders:42")),
+            "lockfast, a task": gathered(runner, 1, lambda index: tasks.lock("orders:43")),
             "socket, create + delete": _two_requests(bare, "/bare"),
             "kazoo create + delete": _two_calls(kazoo, "/plain"),
-            "kazoo Lock": _cycle(lambda: kazoo.Lock("/theirs/2")),
-            "kazoo Lock, used again": _cycle(lambda: again),
+            "kazoo Lock": cycles(lambda: kazoo.Lock("/theirs/2")),
+            "kazoo Lock, used again": cycles(lambda: again),
         }
         found = interleaved(subjects, rounds=rounds, seconds=seconds)
         ours = _requests(server, subjects["lockfast"])
@@ -85,24 +83,6 @@ def _requests(server: Server, subject: Subject, count: int = 100) -> float:
     subject(count)
     # The counter's own connection adds a packet or two.
     return round((server.received() - before) / count, 1)
-
-
-def _cycle(made: Callable[[], Any]) -> Subject:
-    def cycle(count: int) -> None:
-        for _ in range(count):
-            with made():
-                pass
-
-    return cycle
-
-
-def _task_cycle(runner: asyncio.Runner, made: Callable[[], Any]) -> Subject:
-    async def cycle(count: int) -> None:
-        for _ in range(count):
-            async with made():
-                pass
-
-    return lambda count: runner.run(cycle(count))
 
 
 def _two_requests(bare: Bare, path: str) -> Subject:

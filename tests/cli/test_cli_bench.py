@@ -13,7 +13,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +22,9 @@ import pytest
 from cli_processes import LOCKFAST, PATIENCE, Start, error_line, is_alive, line, run, wait_until
 
 import lockfast
-from lockfast.cli.bench import BROKEN, Plan, _show, _sweep
-from lockfast.cli.bench_messages import Visits, WorkerResult
-from lockfast.cli.bench_outcome import Outcome, medians, outcome
-from lockfast.cli.bench_report import Report, Store
+from lockfast.cli.bench import BROKEN, _show, _sweep
+from lockfast.cli.bench_contest import Outcome, Visits, WorkerResult, medians, outcome
+from lockfast.cli.bench_report import Plan, Report, Store
 from lockfast.cli.chart import MOST_STORES, Bar, Chart, duration, short
 from lockfast.cli.screen import Screen
 
@@ -298,10 +296,10 @@ def test_a_server_lost_while_measuring_is_one_line_and_code_69(running: Running)
 
 
 def worker_result(*visits: tuple[int, float, float]) -> WorkerResult:
-    fences, acquired, released = zip(*visits, strict=True)
-    return WorkerResult(
-        [Visits(array("q", fences), array("d", acquired), array("d", released))], 4, 0.5
-    )
+    contender = Visits()
+    for fence, acquired, released in visits:
+        contender.add(fence, acquired, acquired, released)
+    return WorkerResult([contender], 4, 0.5)
 
 
 def test_a_handover_is_from_one_contender_to_another() -> None:
@@ -357,8 +355,8 @@ def test_overlapping_holds_are_detected_and_fail_the_run(
     found = outcome([worker_result((1, 0.0, 2.0)), worker_result((2, 1.5, 3.0))], 0.0, 10.0, None)
     assert found.overlaps == 1
     store = Store("memory", "memory://", "memory://", True)
-    plan = Plan(["memory://"], [2], 1.0, 1, 1, None, None, False)
-    report = Report(Screen(), [store], 1.0, 1, 1)
+    plan = Plan(["memory://"], [2], 1.0, 1, 1)
+    report = Report(Screen(), plan, [store])
     assert _show(plan, report, {(2, store): found}) == BROKEN
     assert "two contenders held the lock at once" in capsys.readouterr().err
 
@@ -371,8 +369,9 @@ def test_a_busy_machine_is_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    report = Report(Screen(), [Store("memory", "memory://", "memory://", True)], 1.0, 1, 1)
-    report.begin(1, 1.0)
+    store = Store("memory", "memory://", "memory://", True)
+    report = Report(Screen(), Plan([store.url], [1], 1.0, 1, 1), [store])
+    report.begin(0.2)
     assert ("this machine is busy (load 1000.0" in capsys.readouterr().out) == is_reported
     assert json.loads(report.json({}))["load"] == load
     assert ("a busy machine" in report.svg({})) == is_reported

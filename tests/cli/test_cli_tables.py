@@ -9,9 +9,8 @@ import pytest
 from cli_processes import LOCKFAST, run
 
 import lockfast
-from lockfast.cli.render import moment
-from lockfast.cli.sanitize import escaped, printable, shell_quoted, shorten, width_of
-from lockfast.cli.table import Column, table
+from lockfast.cli.admin import moment
+from lockfast.cli.screen import escaped, printable, shell_quoted, shorten, table, width_of
 from lockfast.core.explain import ago
 
 
@@ -49,7 +48,7 @@ def test_a_quoted_name_survives_being_pasted_into_a_shell(name: str) -> None:
 
 
 def test_a_table_shortens_the_middle_of_shortenable_columns_to_fit() -> None:
-    columns = (Column("NAME", shortens=True), Column("EMPTY"), Column("N", right=True))
+    columns = ("NAME…", "EMPTY", "N>")
     rows = [["x" * 50 + "tail", "", "1"], ["short", "", "22"]]
     lines = table(columns, rows, 30)
     assert lines[0] == "NAME                         N"
@@ -61,7 +60,7 @@ def test_a_table_shortens_the_middle_of_shortenable_columns_to_fit() -> None:
 def test_wide_characters_count_as_two_columns() -> None:
     assert width_of("日本") == 4 and width_of("e\u0301") == 1
     assert shorten("日本日本日本", 7) == "日本…本"
-    lines = table((Column("A"), Column("B")), [["日本", "x"], ["ab", "y"]], 80)
+    lines = table(("A", "B"), [["日本", "x"], ["ab", "y"]], 80)
     assert lines[1:] == ["日本  x", "ab    y"]
 
 
@@ -92,7 +91,7 @@ def test_shortening_stops_at_the_least_width() -> None:
         "a…f",
         "abcdef",
     ]
-    lines = table((Column("A", shortens=True), Column("B")), [["x" * 20, "y" * 20]], 10)
+    lines = table(("A…", "B"), [["x" * 20, "y" * 20]], 10)
     assert lines[1] == "xxxx…xxx  " + "y" * 20
 
 

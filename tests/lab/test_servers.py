@@ -68,7 +68,8 @@ def test_programs_that_debian_keeps_off_the_path_are_found(tmp_path, monkeypatch
 @pytest.mark.parametrize("ci, failed", [("true", 1), ("", 0)])
 def test_a_missing_server_is_reported_and_fails_only_in_ci(ci, failed, monkeypatch, capsys):
     monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(run_all, "STAGES", [])
+    for steps in ("BACKGROUND", "TESTS", "REPORTS"):
+        monkeypatch.setattr(run_all, steps, type(getattr(run_all, steps))())
     monkeypatch.setattr(run_all, "missing_servers", lambda: ["some-server"])
     monkeypatch.setattr(run_all, "ROOT", Path("/nonexistent"))
     assert run_all.main() == failed

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).resolve().parents[2] / "bench" / "run.py"
+from bench.walk import Steps, walk
+from lab.servers.redis_server import RedisServer
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = ROOT / "bench" / "run.py"
 CORE = [
     "blocking: cycle",
     "blocking: cycle with a listener",
@@ -74,11 +78,11 @@ SERVERS = {
 }
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, program: Path = RUN) -> subprocess.CompletedProcess[str]:
     # Unmeasured: it takes long enough as it is.
     environment = {key: value for key, value in os.environ.items() if "COVERAGE" not in key}
     return subprocess.run(
-        [sys.executable, str(RUN), *arguments],
+        [sys.executable, str(program), *arguments],
         capture_output=True,
         text=True,
         timeout=100,
@@ -134,3 +138,41 @@ def test_check_fails_only_if_a_target_is_missed(met: bool) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == (0 if met else 1), ended.stdout + ended.stderr
+
+
+def test_a_walk_counts_the_functions_of_a_cycle_and_of_a_hand_over() -> None:
+    with RedisServer() as server:
+        found = walk(server.url)
+    for steps in (found.uncontended, found.handover, found.first_handover):
+        assert 5 < len(steps.functions) < 200, steps.functions
+        assert 3 < len(steps.files) < len(steps.functions)
+        rooms = {file.rpartition("/")[0] for file in steps.files}
+        assert {"sync", "core", "stores/redis"} <= rooms
+        assert all((ROOT / "src" / "lockfast" / file).is_file() for file in steps.files)
+    # Both the waiter's acquire and the holder's release are in it.
+    assert len(found.uncontended.functions) < len(found.handover.functions)
+    assert len(found.handover.functions) <= len(found.first_handover.functions)
+    for verb in ("Lock.acquire", "Hold.release"):
+        assert any(step.endswith(f" {verb}") for step in found.handover.functions)
+
+
+def test_the_steps_of_a_walk_count_each_file_once() -> None:
+    steps = Steps(("core/law.py grants", "core/law.py fits", "model.py Claim.size"))
+    assert steps.files == ("core/law.py", "model.py")
+    assert str(steps) == "2 files, 3 functions"
+
+
+def test_the_cpu_time_of_two_source_trees_is_compared() -> None:
+    trees = (str(ROOT), str(ROOT / "src"))
+    ended = run("--rounds", "2", "--seconds", "0.05", *trees, program=ROOT / "bench" / "cpu.py")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = [line.rsplit(maxsplit=4) for line in ended.stdout.splitlines()[1:]]
+    assert [row[0].split(",")[0] for row in rows] == ["Redis", "Redis", "SQLite", "memory"]
+    for _, micros, ratio, *_ in rows:
+        assert float(micros) > 0 and float(ratio) > 0
+
+
+def test_a_folder_without_the_library_is_refused(tmp_path: Path) -> None:
+    ended = run(str(tmp_path), str(ROOT), program=ROOT / "bench" / "cpu.py")
+    assert ended.returncode == 1
+    assert ended.stderr == f"{tmp_path}: contains no lockfast\n"

@@ -2,9 +2,8 @@
 
     probe every store ── one cannot be reached ──► an error line each, exit; nothing is measured
       │
-    start the worker processes, once (`bench_processes`)
-      │
-    round by round: every number of contenders, every store, in rotating order
+    round by round: every number of contenders, every store, in rotating order (`bench_contest`),
+      │             in worker processes that are started once (`workers`)
       │
     end the workers, clean up, show the medians (`bench_report`)
 
@@ -15,157 +14,170 @@ on the machine affects them equally.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
-from lockfast.cli.bench_messages import Task
-from lockfast.cli.bench_outcome import Outcome, medians, outcome
-from lockfast.cli.bench_processes import WorkerPool
-from lockfast.cli.bench_report import Report, Results, Store, format_seconds, needed
-from lockfast.cli.bench_server import Server
-from lockfast.cli.chart import MOST_STORES
-from lockfast.cli.exit_codes import USAGE, fail, print_stderr
+from lockfast.cli.bench_contest import Outcome, Terms, contend, medians, outcome
+from lockfast.cli.bench_report import MOST_CONTENDERS, Plan, Report, Results, Store
+from lockfast.cli.main import USAGE, fail, option, print_stderr, verb
 from lockfast.cli.screen import Screen
-from lockfast.errors import ConfigurationError, LockfastError
+from lockfast.cli.workers import WorkerPool
+from lockfast.errors import LockfastError
 from lockfast.sync import Client, connect
 
-MOST_SIZES = 6
-MOST_CONTENDERS = 500
-MOST_PROCESSES = 64
 SETTLE = 0.2  # start-up phase until all contenders are in the queue; not counted
 PROBE_LIMIT = 5.0
+
 BROKEN = 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TITLES = {"memory": "memory", "sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL"}
 TITLES |= {"mysql": "MySQL", "mariadb": "MariaDB", "zookeeper": "ZooKeeper"}
 
+EPILOG = """\
+All contenders acquire and release one random name in a namespace of the benchmark's own: other
+locks are not touched, and nothing is left behind. The benchmark puts full load on the server: do
+not run it against one in production.
+Without a URL it measures SQLite in a new file, and memory (threads of one process).
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options of the command. `check` rejects invalid ones before anything starts."""
+examples:
+  lockfast bench
+  lockfast bench --compare redis://localhost:6379/0 sqlite:///var/tmp/bench.db
+  lockfast bench --compare --svg chart.svg --json figures.json redis://:secret@localhost/0
+  lockfast bench --contenders 1,200 --seconds 1 --rounds 1 redis://localhost:6379/0
 
-    urls: Sequence[str]
-    sizes: Sequence[int]
-    seconds: float
-    rounds: int
-    processes: int
-    svg: str | None
-    json: str | None
-    draw: bool
-
-    def check(self) -> None:
-        _within("--seconds", self.seconds, 0.1, 600)
-        _within("--rounds", self.rounds, 1, 99)
-        _within("--processes", self.processes, 1, MOST_PROCESSES)
-        if len(self.urls) > MOST_STORES:
-            raise ConfigurationError(f"{len(self.urls)} stores: at most {MOST_STORES} at once")
-        if not 1 <= len(self.sizes) <= MOST_SIZES or len(set(self.sizes)) < len(self.sizes):
-            raise ConfigurationError(f"--contenders: give 1 to {MOST_SIZES} different numbers")
-        for size in self.sizes:
-            _within("--contenders", size, 1, MOST_CONTENDERS)
-        for option, path in (("--svg", self.svg), ("--json", self.json)):
-            # Fail now, not after minutes of measuring.
-            folder = os.path.dirname(os.path.abspath(path)) if path else "/"
-            if path and (os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK)):
-                raise ConfigurationError(f"{option} {path}: cannot be written")
+exit codes:
+  0    measured
+  1    two contenders held the lock at once: mutual exclusion is broken
+  2    wrong usage, or a store cannot be reached; nothing was measured
+  69   a store became unreachable while it was measured
+"""
 
 
-def bench(plan: Plan) -> int:
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        problem = f"{text!r}: expected numbers and commas, as in 1,10,50"
+        raise argparse.ArgumentTypeError(problem) from None
+
+
+OPTIONS = (
+    option("urls", nargs="*", metavar="URL", help="URL of a store, as for lockfast.connect()"),
+    option("--compare", action="store_true", help="also draw bars that compare the stores"),
+    option(
+        "--contenders", type=_numbers, metavar="N,N,…", default=[1, 10, 50],
+        help="numbers of contenders to measure (default: 1,10,50)",
+    ),
+    option(
+        "--seconds", type=float, metavar="S", default=3.0,
+        help="length of a round in seconds (default: 3)",
+    ),
+    option(
+        "--rounds", type=int, metavar="N", default=3,
+        help="number of rounds; medians are shown (default: 3)",
+    ),
+    option(
+        "--processes", type=int, metavar="N", default=4,
+        help="processes that run the contenders, as threads (default: 4)",
+    ),
+    option("--svg", metavar="FILE", help="write a chart to FILE"),
+    option("--json", metavar="FILE", help="write the figures to FILE, for scripts"),
+)  # fmt: skip
+
+
+@verb(
+    "Measure hand-overs, fairness and cost of one lock on each store.",
+    EPILOG,
+    OPTIONS,
+    usage="lockfast bench [--compare] [URL …] [--contenders N,N,…] [--seconds S]"
+    "\n                      [--rounds N] [--processes N] [--svg FILE] [--json FILE]",
+)
+def bench(args: argparse.Namespace) -> int:
+    rounds = (args.seconds, args.rounds, args.processes)
+    plan = Plan(args.urls, args.contenders, *rounds, args.svg, args.json, args.compare)
+    return measure(plan)
+
+
+def measure(plan: Plan) -> int:
     """Measure, print the results, and return the exit code. Takes over this process's signals."""
     plan.check()
     for signum in ENDING[1:]:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
     namespace = f"bench-{secrets.token_hex(6)}"
-    screen = Screen()
-    try:
-        with _urls(plan.urls) as urls:
+    with contextlib.closing(Screen()) as screen:
+        with tempfile.TemporaryDirectory(
+            prefix="lockfast-bench-", ignore_cleanup_errors=True
+        ) as folder:
+            urls = plan.urls or [f"sqlite://{folder}/locks.db", "memory://"]
             probed = [_probe(url, namespace) for url in urls]
             stores = _number_titles([store for store in probed if store])
             if len(stores) < len(urls):
                 return USAGE
-            runs = len(stores) * len(plan.sizes) * plan.rounds
-            report = Report(screen, stores, plan.seconds, plan.rounds, plan.processes)
-            report.begin(len(plan.sizes), needed(runs, plan.seconds + SETTLE))
+            report = Report(screen, plan, stores)
+            report.begin(SETTLE)
             pool = WorkerPool()
             try:
-                results = Bench(plan, stores, namespace, screen, pool).measure()
+                results = _measure(plan, stores, namespace, report, pool)
             finally:
                 with _signals_ignored():
                     pool.end()
                     _sweep(stores, namespace)
         return _show(plan, report, results)
-    finally:
-        screen.close()
 
 
-class Bench:
-    def __init__(
-        self, plan: Plan, stores: Sequence[Store], namespace: str, screen: Screen, pool: WorkerPool
-    ) -> None:
-        self._plan, self._stores, self._namespace = plan, stores, namespace
-        self._screen, self._pool = screen, pool
-
-    def measure(self) -> Results:
-        """Measure all rounds; return the medians by number of contenders and store."""
-        plan, stores = self._plan, self._stores
-        self._pool.start(max(self._workers(store, max(plan.sizes)) for store in stores))
-        outcomes: dict[tuple[int, Store], list[Outcome]] = {
-            (size, store): [] for size in plan.sizes for store in stores
-        }
-        runs = [
-            (size, stores[(number + index) % len(stores)])
-            for number in range(plan.rounds)
-            for size in plan.sizes
-            for index in range(len(stores))
-        ]
-        for done, (size, store) in enumerate(runs):
-            left = format_seconds(needed(len(runs) - done, plan.seconds + SETTLE))
-            self._screen.live([f"  {store.title}, {_contenders(size)} … {left} to go"])
-            outcomes[size, store].append(self._round(store, size))
-        self._screen.live([])
-        return {key: medians(rounds) for key, rounds in outcomes.items()}
-
-    def _workers(self, store: Store, size: int) -> int:
-        return min(1 if store.in_process else self._plan.processes, size)
-
-    def _round(self, store: Store, size: int) -> Outcome:
-        pool, workers = self._pool, self._workers(store, size)
-        # One name for the whole run: some stores remember the last fence of each name.
-        name = self._namespace
-        shares = [len(range(worker, size, workers)) for worker in range(workers)]
-        pool.prepare([Task(store.secret_url, name, name, share, SETTLE) for share in shares])
-        server = Server(store.secret_url)
-        begin, end = pool.begin(workers, SETTLE + self._plan.seconds)
-        pool.watch(workers, begin + SETTLE)
-        before = server.cpu()
-        pool.watch(workers, end)
-        after = server.cpu()
-        cost = None if before is None or after is None else after - before
-        return outcome(pool.results(workers, end), begin + SETTLE, end, cost)
+def _measure(
+    plan: Plan, stores: Sequence[Store], name: str, report: Report, pool: WorkerPool
+) -> Results:
+    """Measure all rounds; return the medians by number of contenders and store."""
+    outcomes: dict[tuple[int, Store], list[Outcome]] = {
+        (size, store): [] for size in plan.sizes for store in stores
+    }
+    runs = [
+        (size, stores[(number + index) % len(stores)])
+        for number in range(plan.rounds)
+        for size in plan.sizes
+        for index in range(len(stores))
+    ]
+    for done, (size, store) in enumerate(runs):
+        report.progress(store, size, len(runs) - done, SETTLE)
+        workers = min(1 if store.in_process else plan.processes, size)
+        outcomes[size, store].append(_round(store, name, size, workers, plan.seconds, pool))
+    return {key: medians(rounds) for key, rounds in outcomes.items()}
 
 
-@contextlib.contextmanager
-def _urls(urls: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the URLs of the command line, or else a new SQLite file and memory."""
-    if urls:
-        yield urls
-        return
-    folder = tempfile.mkdtemp(prefix="lockfast-bench-")
-    try:
-        yield [f"sqlite://{folder}/locks.db", "memory://"]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _round(
+    store: Store, name: str, size: int, workers: int, seconds: float, pool: WorkerPool
+) -> Outcome:
+    # One name for the whole run: some stores remember the last fence of each name.
+    shares = [len(range(worker, size, workers)) for worker in range(workers)]
+    terms = [Terms(share, SETTLE, seconds) for share in shares]
+    server = _listener(store.secret_url)
+    spent: list[float | None] = []
+    begin, results = pool.run(
+        contend,
+        [(store.secret_url, name, each) for each in terms],
+        lasts=terms[0].lasts,
+        moments=(SETTLE, SETTLE + seconds),
+        observe=lambda: spent.append(_cpu(server)),
+    )
+    before, after = spent
+    cost = None if before is None or after is None else after - before
+    return outcome(results, begin + SETTLE, begin + SETTLE + seconds, cost)
+
+
+# ---- the stores -----------------------------------------------------------------------------
 
 
 def _probe(url: str, namespace: str) -> Store | None:
@@ -176,28 +188,24 @@ def _probe(url: str, namespace: str) -> Store | None:
             where = client.store.url
             client.inspect(namespace)  # fails at once if the server does not answer
             client.lock(namespace, timeout=PROBE_LIMIT).acquire().release()
-            return _store(url, client)
+            scheme, found = url.partition("://")[0], client.capabilities
+            title = TITLES.get(scheme if scheme in TITLES else found.store, found.store)
+            return Store(title, where, url, found.across == "process")
     except LockfastError as error:
         message = str(error)
         print_stderr(message if where in message else f"{where}: {message}")
         return None
 
 
-def _store(url: str, client: Client) -> Store:
-    scheme, kind = url.partition("://")[0], client.capabilities.store
-    title = TITLES.get(scheme if scheme in TITLES else kind, kind)
-    return Store(title, client.store.url, url, client.capabilities.across == "process")
-
-
 def _number_titles(stores: Sequence[Store]) -> list[Store]:
     """Number the titles of stores of the same kind."""
     titles = [store.title for store in stores]
-    numbered = []
-    for index, store in enumerate(stores):
-        number = f" {titles[:index].count(store.title) + 1}"
-        more = titles.count(store.title) > 1
-        numbered.append(store.retitled(store.title + number) if more else store)
-    return numbered
+    return [
+        store.retitled(f"{title} {titles[:index].count(title) + 1}")
+        if titles.count(title := store.title) > 1
+        else store
+        for index, store in enumerate(stores)
+    ]
 
 
 def _sweep(stores: Sequence[Store], namespace: str) -> None:
@@ -225,6 +233,74 @@ def _end_holds(client: Client, name: str) -> None:
             client.break_hold(name, holder.fence)
 
 
+# ---- CPU time of a server on this host ------------------------------------------------------
+
+# The server is found by its listening port, among the processes whose descriptors we may read (our
+# user's; as root all). If it is not found (another host, user, system), no figure beats a wrong
+# one.
+PROC = Path("/proc")
+PORTS = {"redis": 6379, "rediss": 6379, "postgresql": 5432, "postgres": 5432}
+PORTS |= {"mysql": 3306, "mariadb": 3306, "zookeeper": 2181}
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LISTENS = "0A"
+# Fields of /proc/PID/stat, user and system ticks: of the process itself, and of its children that
+# have ended. Without the latter, the time of a forked connection handler would be lost at its end.
+OWN, REAPED = (11, 12), (13, 14)
+
+
+def _listener(url: str) -> int | None:
+    """Lowest pid among the processes that have the listening socket of this URL open."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:  # a URL with several hosts
+        return None
+    if port is None or parts.hostname not in LOOPBACK:
+        return None
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    found = [int(process.name) for process in PROC.glob("[0-9]*") if _has(process, sockets)]
+    return min(found, default=None)
+
+
+def _listening(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
+
+
+def _has(process: Path, sockets: set[str]) -> bool:
+    with contextlib.suppress(OSError):  # not permitted, or the process has ended
+        for entry in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(entry) in sockets:
+                    return True
+    return False
+
+
+def _cpu(pid: int | None) -> float | None:
+    """CPU seconds of the server and its children so far; None if unknown."""
+    if pid is None:
+        return None
+    try:
+        ticks = _ticks(pid, OWN + REAPED)
+        for path in (PROC / str(pid) / "task").glob("*/children"):  # some fork one per connection
+            ticks += sum(_ticks(int(child), OWN) for child in path.read_text().split())
+    except (OSError, ValueError, IndexError):  # a child has just ended
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int, which: tuple[int, ...]) -> int:
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return sum(int(fields[index]) for index in which)
+
+
+# ---- the end --------------------------------------------------------------------------------
+
+
 def _show(plan: Plan, report: Report, results: Results) -> int:
     report.table(results)
     if plan.draw:
@@ -232,22 +308,12 @@ def _show(plan: Plan, report: Report, results: Results) -> int:
     for path, write in ((plan.json, report.json), (plan.svg, report.svg)):
         if path:
             try:
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(write(results))
+                Path(path).write_text(write(results), encoding="utf-8")
             except OSError as error:
                 return fail(f"{path}: {error.strerror}", USAGE)
     if any(result.overlaps for result in results.values()):
         return fail("two contenders held the lock at once: mutual exclusion is broken", BROKEN)
     return 0
-
-
-def _contenders(size: int) -> str:
-    return "1 contender" if size == 1 else f"{size} contenders"
-
-
-def _within(option: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigurationError(f"{option} {value:g}: must be between {low:g} and {high:g}")
 
 
 @contextlib.contextmanager

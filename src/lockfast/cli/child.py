@@ -14,6 +14,13 @@ In both cases a process that moves to a group or session of its own (a daemon) i
 
 On Linux lockfast is the *subreaper* of orphaned descendants: a shell that died first does not hide
 the work that it started, and no zombie is left.
+
+This file is also the program that becomes the command: ``python child.py PARENT command…`` asks
+Linux to kill it when `lockfast run` dies, even by SIGKILL, and executes the command. That must
+happen between fork and exec, but a ``preexec_fn`` would run in a forked copy of a process with
+threads (the keeper), which is not safe. The step costs 15 ms, so nothing heavy is imported here.
+Processes that the command itself started, and a set-user-id command, are not killed: there only the
+fence protects.
 """
 
 from __future__ import annotations
@@ -23,34 +30,31 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 
-from lockfast.cli import exec_command
-
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Child:
     """The running command. Reaps all children of this process: no other code may wait for any."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._terminal = _terminal()
-        _adopt_orphans()
+        self._terminal: int | None = None
+        with contextlib.suppress(OSError):  # there is none
+            self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         # A shell that replaced itself with lockfast (exec) may have children: not ours to stop.
         self._foreign = set(_children(os.getpid()))
         self._code: int | None = None
-        program = [sys.executable, "-I", "-S", exec_command.__file__, str(os.getpid()), *command]
+        program = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         # Not `subprocess`: inherited descriptors, such as a shell's <(…), are passed on to the
         # command (our own are all close-on-exec), and orphans must be reaped too.
-        spawn = partial(os.posix_spawn, sys.executable, program, environment)
         mask = blocked | {signal.SIGINT}
-        if self._terminal is None:
-            self._group = self.pid = spawn(setpgroup=0, setsigmask=mask)
-        else:
-            self.pid = spawn(setsigmask=mask)
-            self._group = os.getpgrp()
+        group = 0 if self._terminal is None else os.getpgrp()
+        self.pid = os.posix_spawn(
+            sys.executable, program, environment, setpgroup=group, setsigmask=mask
+        )
+        self._group = group or self.pid
 
     def code(self) -> int | None:
         """Exit code of the command as a shell reports it; None while it runs. Does not block."""
@@ -127,23 +131,43 @@ def _descendants(pid: int, foreign: set[int]) -> Iterator[int]:
 def _children(pid: int) -> list[int]:
     """List child processes; empty where the system does not report them."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the process has ended
-            found += map(int, path.read_text().split())
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            path = f"/proc/{pid}/task/{thread}/children"
+            with contextlib.suppress(OSError), open(path) as children:  # the thread has ended
+                found += map(int, children.read().split())
     return found
 
 
-def _terminal() -> int | None:
-    """Open the controlling terminal; None if there is none."""
-    try:
-        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
-    except OSError:
-        return None
-
-
-def _adopt_orphans() -> None:
+def _prctl(what: int, value: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):
             import ctypes
 
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
+
+
+def exec_command(parent: int, command: list[str]) -> int:
+    """Execute the command. Returns only if that fails: the exit code."""
+    if sys.platform == "linux":
+        # SIGKILL, not SIGTERM: a store that detects dead processes has freed the lock.
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the request, so no signal would come
+            return 128 + signal.SIGKILL
+    # Python ignores these two, and ignored signals stay ignored across exec.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    # SIGINT is blocked until here, so that a Ctrl-C during start-up does not print a traceback but
+    # ends the command, as it would have a moment later.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"lockfast: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+if __name__ == "__main__":
+    sys.exit(exec_command(int(sys.argv[1]), sys.argv[2:]))

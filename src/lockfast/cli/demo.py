@@ -5,30 +5,60 @@
 3. Holders are killed: the next waiter takes over.
 4. A holder sleeps past the end of its lease and then writes: its fence is refused.
 
-The demo verifies its claims: the exit code is 0 only if all of them held.
+The demo verifies its claims: the exit code is 0 only if all of them held. In its processes
+(`workers`) `serve` carries out the verbs of `Actor`. Times are on lockfast's clock, which all
+processes of a host share.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import sqlite3
+import struct
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from lockfast import clock
-from lockfast.cli import demo_worker as worker
-from lockfast.cli.demo_processes import PATIENCE, DemoProcess, Failed, demo_processes, shared_folder
+from lockfast.cli.main import option, verb
 from lockfast.cli.screen import Screen
-from lockfast.errors import ConfigurationError
-from lockfast.sync import Client, connect
+from lockfast.cli.workers import Failure, Worker
+from lockfast.errors import ConfigurationError, HoldLost
+from lockfast.sync import Client, Hold, connect
 
 PROCESSES = 8
 KILLS = 3
 FRAME = 1 / 12
+PATIENCE = 30.0  # limit for any single step on a busy machine; past it, the demo has failed
+BOARD, WITNESS, LOCKS = "board", "witness.db", "locks.db"
+
+
+class Failed(Exception):
+    """An expected step did not happen."""
+
+
+@verb(
+    """\
+Show eight processes that increment one counter, with and without the lock; holders that are
+killed; a stale writer that is refused. Exits with 0 only if every claim held.""",
+    "",
+    [
+        option(
+            "--seconds", type=float, metavar="N", default=15.0,
+            help="approximate duration in seconds (default: 15)",
+        )
+    ],
+)  # fmt: skip
+def demo(args: argparse.Namespace) -> int:
+    return show(seconds=args.seconds)
 
 
 def show(*, seconds: float = 15.0) -> int:
@@ -37,19 +67,22 @@ def show(*, seconds: float = 15.0) -> int:
         raise ConfigurationError(f"--seconds {seconds:g}: must be between 1 and 3600")
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _end)
-    screen = Screen()
-    try:
-        with (
-            shared_folder(PROCESSES) as folder,
-            demo_processes(folder, PROCESSES) as processes,
-            connect(f"sqlite://{folder / worker.LOCKS}") as client,
-        ):
+    with contextlib.closing(Screen()) as screen, contextlib.ExitStack() as stack:
+        scratch = tempfile.TemporaryDirectory(prefix="lockfast-demo-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(scratch))
+        with contextlib.closing(sqlite3.connect(folder / WITNESS)) as witness, witness:
+            witness.execute("CREATE TABLE account (text TEXT, fence INTEGER)")
+            witness.execute("INSERT INTO account VALUES ('', 0)")
+        processes = []
+        for number in range(PROCESSES):
+            processes.append(DemoProcess(folder, number))
+            stack.callback(processes[-1].end)
+        client = stack.enter_context(connect(f"sqlite://{folder / LOCKS}"))
+        try:
             return Demo(screen, folder, processes, client, seconds).play()
-    except Failed as failed:
-        screen.line(f"\n{screen.paint('red', f'The demo has failed: {failed}')}")
-        return 1
-    finally:
-        screen.close()
+        except Failed as failed:
+            screen.line(f"\n{screen.paint('red', f'The demo has failed: {failed}')}")
+            return 1
 
 
 class Demo:
@@ -62,7 +95,7 @@ class Demo:
         seconds: float,
     ) -> None:
         self._screen, self._folder, self._processes = screen, folder, processes
-        self._client, self._seconds = client, seconds
+        self._client, self._seconds, self._board = client, seconds, Board(folder)
         self._claims: list[tuple[bool, str]] = []
 
     def play(self) -> int:
@@ -70,8 +103,7 @@ class Demo:
         head = f"{paint('bold', 'lockfast')} · eight processes, one counter, no server "
         screen.line(head + paint("dim", "(SQLite)"))
         for process in self._processes:
-            if process.reply() != ["ready"]:
-                raise Failed(f"process {process.pid} did not start")
+            process.reply()  # it is ready
         self._scene(1, "eight processes increment a counter, without a lock")
         self._race("bare", 0.2)
         self._scene(2, 'now inside  with lockfast.lock("counter"):')
@@ -94,31 +126,25 @@ class Demo:
 
     def _race(self, kind: str, share: float) -> None:
         seconds = self._seconds * share
-        # The file is mapped, so it must not be truncated.
-        with open(self._folder / worker.SCORES, "r+b") as scores_file:
-            scores_file.write(bytes(worker.SLOT * PROCESSES))
-        counter = os.open(self._folder / worker.COUNTER, os.O_RDWR)
-        worker.write_counter(counter, 0, -1)
+        self._board.clear()
         start = clock.now() + 0.1
         for process in self._processes:
-            process.send("race", kind, start, start + seconds)
+            process.order("race", kind, start, start + seconds)
         while (left := start + seconds - clock.now()) > 0:
             passed = max(seconds - left, 0.0)
-            scores = self._scores()
+            scores = self._board.scores()
             rate = f"{sum(scores) / max(passed, 0.05):,.0f} increments/s"
             status = self._screen.paint("dim", f"   {rate:<30} {left:10.1f} s to go")
             self._screen.live([*self._bars(scores, passed / seconds), status])
             time.sleep(min(FRAME, left))
-        handovers = sum(int(process.reply()[1]) for process in self._processes)
-        scores = self._scores()
-        value, _ = worker.read_counter(counter)
-        os.close(counter)
-        lost = sum(scores) - value
+        handovers = sum(process.reply() for process in self._processes)
+        scores = self._board.scores()
+        value, _ = self._board.counter()
         self._screen.live(self._bars(scores, 1.0), last=True)
-        self._verdict(kind, scores, value, lost, handovers / seconds)
+        self._verdict(kind, scores, value, sum(scores) - value, handovers / seconds)
 
     def _verdict(
-        self, kind: str, scores: list[int], value: int, lost: int, handovers: float
+        self, kind: str, scores: Sequence[int], value: int, lost: int, handovers: float
     ) -> None:
         paint = self._screen.paint
         summary = f"   {sum(scores):,} increments, the counter shows {value:,}: "
@@ -133,12 +159,7 @@ class Demo:
         claim = f"with the lock: {lost} of {value:,} updates lost"
         self._claims.append((lost == 0 and value > 0, claim))
 
-    def _scores(self) -> list[int]:
-        data = (self._folder / worker.SCORES).read_bytes()
-        slot = worker.SLOT
-        return [int.from_bytes(data[at : at + slot]) for at in range(0, len(data), slot)]
-
-    def _bars(self, scores: list[int], passed: float) -> list[str]:
+    def _bars(self, scores: Sequence[int], passed: float) -> list[str]:
         """Draw one bar per process. They grow with time; the longest is full at the end."""
         paint, most = self._screen.paint, max(*scores, 1)
         width = self._screen.width - 30
@@ -149,35 +170,27 @@ class Demo:
         ]
 
     def _kill(self) -> None:
-        paint, lease = self._screen.paint, 10.0
+        paint, lease, longest = self._screen.paint, 10.0, 0.0
         queue = self._processes[: KILLS + 1]
         holder = queue[0]
-        for position, process in enumerate(queue):
-            process.send("hold", "prize", lease, PATIENCE)
-            if position == 0:
-                self._expect(process, "held")
-            else:
-                self._wait_for_queue(position)
-        longest = 0.0
+        holder.ask("hold", "prize", lease)
+        for length, process in enumerate(queue[1:], 1):
+            process.order("hold", "prize", lease)
+            self._wait_for_queue(length)
         for _ in range(KILLS):
             time.sleep(self._seconds / 30)
             queue.remove(holder)
             killed_at = clock.now()
-            holder.signal(signal.SIGKILL)
+            holder.process.send_signal(signal.SIGKILL)
             action = f"   {paint('red', f'kill -9 {holder.pid}')} (the holder)"
             self._screen.live([f"{action} …"])
-            heir, reply = DemoProcess.next_reply(queue)
-            if reply[0] != "held":
-                raise Failed(f"process {heir.pid} replied {reply[0]} after the holder was killed")
-            took = float(reply[2]) - killed_at
-            longest = max(longest, took)
+            holder, (_, held_at) = next_reply(queue)
+            longest = max(longest, took := held_at - killed_at)
             later = f"holds the lock {paint('green', f'{took * 1000:.1f} ms')} later"
-            self._screen.live([f"{action} → pid {heir.pid} {later}"], last=True)
-            holder = heir
-        holder.send("release")
-        self._expect(holder, "released")
+            self._screen.live([f"{action} → pid {holder.pid} {later}"], last=True)
+        released = holder.ask("release")
         claim = f"{KILLS} holders killed: at most {longest * 1000:.0f} ms until the next one"
-        self._claims.append((longest < lease, claim))
+        self._claims.append((released and longest < lease, claim))
 
     def _wait_for_queue(self, length: int) -> None:
         until = clock.now() + PATIENCE
@@ -187,33 +200,26 @@ class Demo:
             time.sleep(0.01)
 
     def _sleep(self) -> None:
-        paint = self._screen.paint
+        paint, line = self._screen.paint, self._screen.line
         sleeper, heir = self._processes[-2:]
         lease = max(0.5, self._seconds / 10)
-        sleeper.send("hold", "account", lease, PATIENCE)
-        old = int(self._expect(sleeper, "held")[1])
-        terms = f"fence {_short(old)}, lease {lease:g} s"
-        self._screen.line(f"   pid {sleeper.pid} holds the lock: {terms}")
-        heir.send("hold", "account", lease, PATIENCE)
-        sleeper.signal(signal.SIGSTOP)
+        old, _ = sleeper.ask("hold", "account", lease)
+        line(f"   pid {sleeper.pid} holds the lock: fence {_short(old)}, lease {lease:g} s")
+        heir.order("hold", "account", lease)
+        sleeper.process.send_signal(signal.SIGSTOP)
         self._drain(sleeper, lease)
-        new = int(self._expect(heir, "held")[1])
-        heir.send("write", "the-heir")
-        accepted = heir.reply() == ["accepted"]
+        new, _ = heir.reply()
+        accepted = heir.ask("write", "the-heir")
         result = paint("green", "accepted" if accepted else "refused")
-        terms = f"fence {_short(new)}, writes: {result}"
-        self._screen.line(f"   pid {heir.pid} holds the lock: {terms}")
-        sleeper.signal(signal.SIGCONT)
-        sleeper.send("write", "the-sleeper")
-        refused = sleeper.reply() == ["refused"]
-        sleeper.send("release")
-        knows = sleeper.reply() == ["lost"]
-        heir.send("release")
-        self._expect(heir, "released")
+        line(f"   pid {heir.pid} holds the lock: fence {_short(new)}, writes: {result}")
+        sleeper.process.send_signal(signal.SIGCONT)
+        refused = not sleeper.ask("write", "the-sleeper")
+        knows = not sleeper.ask("release")
+        accepted = heir.ask("release") and accepted
         result = paint("green", "refused") if refused else paint("red", "accepted")
         wakes = f"wakes up and writes with fence {_short(old)}"
-        self._screen.line(f"   pid {sleeper.pid} {wakes}: {result}")
-        with contextlib.closing(sqlite3.connect(self._folder / worker.WITNESS)) as witness:
+        line(f"   pid {sleeper.pid} {wakes}: {result}")
+        with contextlib.closing(sqlite3.connect(self._folder / WITNESS)) as witness:
             (text,) = witness.execute("SELECT text FROM account").fetchone()
         kept = accepted and refused and text == "the-heir" and new > old
         self._claims.append((kept, "the stale writer was refused by its fence"))
@@ -229,12 +235,6 @@ class Demo:
             time.sleep(min(FRAME, left))
         self._screen.live([f"{action}its lease has expired"], last=True)
 
-    def _expect(self, process: DemoProcess, expected: str) -> list[str]:
-        reply = process.reply()
-        if reply[0] != expected:
-            raise Failed(f"process {process.pid} replied {reply[0]} instead of {expected}")
-        return reply
-
 
 def _short(fence: int) -> str:
     return f"…{fence % 10**9:09d}"
@@ -242,3 +242,124 @@ def _short(fence: int) -> str:
 
 def _end(signum: int, frame: FrameType | None) -> None:
     sys.exit(128 + signum)
+
+
+# ---- the processes --------------------------------------------------------------------------
+
+
+class DemoProcess(Worker):
+    """One process of the demo. It is killed at the end, as it may be stopped."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__()
+        self.pid = self.process.pid
+        self.send((serve, (folder, number)))
+
+    def order(self, verb: str, *arguments: object) -> None:
+        self.send((verb, arguments))
+
+    def reply(self) -> Any:
+        return next_reply([self])[1]
+
+    def ask(self, verb: str, *arguments: object) -> Any:
+        self.order(verb, *arguments)
+        return self.reply()
+
+
+def next_reply(processes: Sequence[DemoProcess]) -> tuple[DemoProcess, Any]:
+    """Wait for the first reply of any of the processes."""
+    by_pipe = {process.pipe: process for process in processes}
+    for pipe in wait(list(by_pipe), PATIENCE + 1.0):
+        assert isinstance(pipe, Connection)
+        process = by_pipe[pipe]
+        try:
+            reply = pipe.recv()
+        except (EOFError, OSError):
+            raise Failed(f"process {process.pid} ended unexpectedly") from None
+        if isinstance(reply, Failure):
+            raise Failed(f"process {process.pid}: {reply.message}")
+        return process, reply
+    pids = [process.pid for process in processes]
+    raise Failed(f"no reply from {pids} in {PATIENCE:g} s")
+
+
+def serve(pipe: Connection, folder: Path, number: int) -> None:
+    """Carry out the verbs that arrive, in a process of the demo."""
+    actor = Actor(folder, number)
+    pipe.send(True)
+    while True:
+        verb, arguments = pipe.recv()
+        pipe.send(getattr(actor, verb)(*arguments))
+
+
+class Actor:
+    """The state of one process, and its verbs."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder, self._number, self._board = folder, number, Board(folder)
+        self._client = connect(f"sqlite://{folder / LOCKS}")
+        self._hold: Hold | None = None
+
+    def race(self, kind: str, start: float, end: float) -> int:
+        """Increment the counter; return how often another process had done so before."""
+        lock = self._client.lock("counter") if kind == "lock" else contextlib.nullcontext()
+        score = handovers = 0
+        time.sleep(max(start - clock.now(), 0.0))
+        while clock.now() < end:
+            with lock:
+                value, last = self._board.counter()
+                time.sleep(0)  # between read and write: this is where updates get lost
+                self._board.count(value + 1, self._number)
+            score += 1
+            handovers += last != self._number
+            self._board.score(self._number, score)
+        return handovers
+
+    def hold(self, name: str, lease: float) -> tuple[int, float]:
+        """Acquire the lock; return its fence and the time."""
+        lock = self._client.lock(name, timeout=PATIENCE, lease=lease, renew=True)
+        self._hold = lock.acquire()
+        return self._hold.fence, clock.now()
+
+    def write(self, text: str) -> bool:
+        """Write without checking that the lock is still held, as a careless program does. Return
+        False if the fence was refused."""
+        assert self._hold is not None
+        with contextlib.closing(sqlite3.connect(self._folder / WITNESS, timeout=10)) as witness:
+            with witness:
+                done = witness.execute(
+                    "UPDATE account SET text = :text, fence = :fence WHERE fence <= :fence",
+                    {"text": text, "fence": self._hold.fence},
+                )
+            return done.rowcount > 0
+
+    def release(self) -> bool:
+        """Release the lock; return False if it was lost."""
+        assert self._hold is not None
+        try:
+            self._hold.release()
+        except HoldLost:
+            return False
+        return True
+
+
+class Board:
+    """A file that the processes share: the counter, who incremented it last, and their scores."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / BOARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+
+    def clear(self) -> None:
+        os.pwrite(self._file, struct.pack(f"{2 + PROCESSES}q", 0, -1, *[0] * PROCESSES), 0)
+
+    def counter(self) -> tuple[int, ...]:
+        return struct.unpack("2q", os.pread(self._file, 16, 0))
+
+    def count(self, value: int, number: int) -> None:
+        os.pwrite(self._file, struct.pack("2q", value, number), 0)
+
+    def scores(self) -> tuple[int, ...]:
+        return struct.unpack(f"{PROCESSES}q", os.pread(self._file, 8 * PROCESSES, 16))
+
+    def score(self, number: int, score: int) -> None:
+        os.pwrite(self._file, struct.pack("q", score), 16 + 8 * number)

@@ -1,4 +1,4 @@
-"""Health checks of a store: is it fit for locks?
+"""`lockfast doctor [URL]`: check whether a store is fit for locks, and what to do about it.
 
     contact ── cannot be reached ──► one check, and no more
       │
@@ -14,27 +14,25 @@ leaves nothing behind, except tables that the first use of the store would creat
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import secrets
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict
+from functools import partial
 
 from lockfast import clock
-from lockfast.cli.admin import log_silenced
-from lockfast.cli.render import moment
+from lockfast.cli.admin import log_silenced, moment
+from lockfast.cli.main import JSON, NO, UNREACHABLE, exits, option, store, switch, verb
+from lockfast.cli.screen import has_colors, painted, printable, room
 from lockfast.errors import AcquireTimeout, BackendError, LockfastError
-from lockfast.stores.health_checks import (
-    HealthCheck,
-    Level,
-    SupportsHealthChecks,
-    bad,
-    note,
-    ok,
-    warn,
-)
-from lockfast.sync import Client, Hold
+from lockfast.stores.health_checks import HealthCheck, Level, SupportsHealthChecks, bad, note, ok
+from lockfast.sync import Client, Hold, connect
 
 NAMESPACE = "lockfast-doctor"
 CYCLES, MEASURING_LIMIT = 50, 3.0
@@ -46,6 +44,92 @@ MAX_SKEW = 1.0
 # What an operator can do about a permanent error of the store.
 MISSING = "the error message names what is missing"
 
+COLORS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARN: "yellow", Level.BAD: "red"}
+FIT = "fit for locks: no check is bad; with --strict no warning either"
+BAD = "  1    a check is bad; with --strict also a warning\n"
+EPILOG = f"""\
+ok    nothing to do
+note  good to know
+warn  locks may be lost, or work badly, in a foreseeable case: a restart, a failover, a full disk
+bad   locks are not safe on this store, or do not work
+
+The doctor connects, reads the server's version and settings, tries every operation on a lock of
+its own, and measures latency. It touches no other locks. Settings that the user may not read (INFO,
+CONFIG) are noted and not judged: use an administrator's URL to check the server, and the
+application's URL to check its permissions.
+
+examples:
+  lockfast doctor
+  lockfast doctor redis://localhost:6379/0
+  lockfast doctor --strict --json postgresql://app@db/app     for CI: fail on warnings too
+
+{exits(FIT, BAD)}"""
+
+
+@verb(
+    "Check whether a store is fit for locks, and say what to do.",
+    EPILOG,
+    [
+        option("store", nargs="?", metavar="URL", help="URL of the store (default: --url)"),
+        switch("--strict", help="exit with 1 on warnings too"),
+        JSON,
+        *store(NAMESPACE),
+    ],
+)
+def doctor(args: argparse.Namespace) -> int:
+    with connect(args.store or args.url, namespace=args.namespace or NAMESPACE) as client:
+        checks: list[HealthCheck] = []
+        for check in examine(client):
+            checks.append(check)
+            if not args.json:
+                print("\n".join(_lines(check)), flush=True)
+        worst = max((check.level for check in checks), default=Level.OK)
+        # Nothing can be judged if the store could not be reached.
+        unreachable = any(check.facts.get("transient") is True for check in checks)
+        if args.json:
+            print(json.dumps(_document(client, checks, worst), indent=2))
+        else:
+            away = "not checked: the store cannot be reached"
+            print(f"\n{away if unreachable else _summary(checks, worst)}")
+    if unreachable:
+        return UNREACHABLE
+    return NO if worst >= (Level.WARN if args.strict else Level.BAD) else 0
+
+
+def _lines(check: HealthCheck) -> list[str]:
+    head = f"{check.level.name.lower():<6}{check.about:<13}"
+    width = (room() or 80) - len(head) - 1
+    wrap = partial(textwrap.wrap, width=width, break_on_hyphens=False)
+    text = wrap(printable(check.found))
+    if check.do:
+        text += wrap(printable(f"-> {check.do}"), subsequent_indent="   ")
+    first, *rest = text
+    level = painted(COLORS[check.level], head[:6]) if has_colors(sys.stdout) else head[:6]
+    return [level + head[6:] + first, *(" " * len(head) + line for line in rest)]
+
+
+def _summary(checks: list[HealthCheck], worst: Level) -> str:
+    counts = []
+    for level, noun in ((Level.BAD, "problem"), (Level.WARN, "warning")):
+        if count := sum(check.level is level for check in checks):
+            counts.append(f"{count} {noun}{'s' if count > 1 else ''}")
+    found = ", ".join(counts)
+    if worst is Level.BAD:
+        return f"not fit for locks: {found}"
+    return f"fit for locks, with {found}" if found else "fit for locks"
+
+
+def _document(client: Client, checks: list[HealthCheck], worst: Level) -> dict[str, object]:
+    """Format the result as JSON; docs/operators.md lists the fields."""
+    return {
+        "store": client.store.url,
+        "kind": client.capabilities.store,
+        "reaches": client.capabilities.across,
+        "at": moment(clock.wall()),
+        "verdict": worst.name.lower(),
+        "checks": [{**asdict(check), "level": check.level.name.lower()} for check in checks],
+    }
+
 
 def examine(client: Client) -> Iterator[HealthCheck]:
     """Run all checks, in the order above."""
@@ -54,7 +138,10 @@ def examine(client: Client) -> Iterator[HealthCheck]:
         try:
             client.inspect(name)
         except BackendError as error:
-            yield _not_reached(error)
+            down = "check that the server runs and can be reached from this host"
+            do = down if error.transient else MISSING
+            facts = {"transient": error.transient}
+            yield HealthCheck(Level.BAD, "contact", str(error), do, facts)
             if error.transient:
                 yield from _store_checks(client)  # may show the reason, if the server answers
                 return
@@ -62,12 +149,6 @@ def examine(client: Client) -> Iterator[HealthCheck]:
             yield ok("contact", f"{client.store.url} answers")
         yield from _store_checks(client)
         yield from _verbs(client, name)
-
-
-def _not_reached(error: BackendError) -> HealthCheck:
-    down = "check that the server runs and can be reached from this host"
-    do = down if error.transient else MISSING
-    return replace(bad("contact", str(error), do), facts={"transient": error.transient})
 
 
 def _store_checks(client: Client) -> Iterator[HealthCheck]:
@@ -95,29 +176,23 @@ def _verbs(client: Client, name: str) -> Iterator[HealthCheck]:
         ("waited for", lambda: fences.append(_hand_over(client, name, hold))),
         ("broken", lambda: fences.append(_break(client, name))),
     ):
-        health_check = _attempt(what, step)
-        if health_check is not None:
-            yield health_check
-        else:
+        try:
+            step()
             done += 1
-    _attempt("released", lambda: hold.release() if hold.is_held else None)
+        except LockfastError as error:
+            yield bad("rights", f"a lock cannot be {what}: {error}", MISSING)
+    if hold.is_held:
+        with contextlib.suppress(LockfastError):  # reported by a step, or by the latency check
+            hold.release()
     if done == 5:
         yield ok("rights", "a lock can be acquired, renewed, inspected, listed, waited for, broken")
     if fences != sorted(set(fences)):
         found = f"fences do not grow from hold to hold: {', '.join(map(str, fences))}"
         do = "do not use this store for locks, and report a bug in lockfast"
         yield bad("fence", found, do)
-    yield from _latency(client, name)
+    yield _measured("latency", lambda: _latency(client, name))
     if client.capabilities.across == "network":
-        yield from _clock(client, name)
-
-
-def _attempt(what: str, step: Callable[[], object]) -> HealthCheck | None:
-    try:
-        step()
-    except LockfastError as error:
-        return bad("rights", f"a lock cannot be {what}: {error}", MISSING)
-    return None
+        yield _measured("clock", lambda: _clock(client, name))
 
 
 def _hand_over(client: Client, name: str, hold: Hold) -> int:
@@ -158,18 +233,21 @@ def _break(client: Client, name: str) -> int:
         return after.fence
 
 
-def _latency(client: Client, name: str) -> Iterator[HealthCheck]:
+def _measured(about: str, measure: Callable[[], HealthCheck]) -> HealthCheck:
+    try:
+        return measure()
+    except LockfastError as error:
+        return bad(about, str(error), "run the check again")
+
+
+def _latency(client: Client, name: str) -> HealthCheck:
     taken: list[float] = []
     until = clock.now() + MEASURING_LIMIT
-    try:
-        while len(taken) < CYCLES and clock.now() < until:
-            began = time.perf_counter()
-            client.lock(name, lease=LEASE, owner="timed").acquire(timeout=PATIENCE).release()
-            taken.append(time.perf_counter() - began)
-    except LockfastError as error:
-        yield bad("latency", str(error), "run the check again")
-        return
-    yield judged_latency(taken)
+    while len(taken) < CYCLES and clock.now() < until:
+        began = time.perf_counter()
+        client.lock(name, lease=LEASE, owner="timed").acquire(timeout=PATIENCE).release()
+        taken.append(time.perf_counter() - began)
+    return judged_latency(taken)
 
 
 def judged_latency(taken: list[float]) -> HealthCheck:
@@ -178,71 +256,32 @@ def judged_latency(taken: list[float]) -> HealthCheck:
     p50, p99 = taken[len(taken) // 2], taken[min(len(taken) * 99 // 100, len(taken) - 1)]
     text = f"acquire and release: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms"
     text += f" ({len(taken)} cycles)"
-    if p50 >= SLOW_P50:
-        health_check = warn("latency", text, "find out what is slow: the network, or the server")
-    elif p99 >= SLOW_P99:
-        health_check = note("latency", text)
-    else:
-        health_check = ok("latency", text)
     facts = {"p50_ms": round(p50 * 1e3, 3), "p99_ms": round(p99 * 1e3, 3), "count": len(taken)}
-    return replace(health_check, facts=facts)
+    if p50 >= SLOW_P50:
+        do = "find out what is slow: the network, or the server"
+        return HealthCheck(Level.WARN, "latency", text, do, facts)
+    return HealthCheck(Level.NOTE if p99 >= SLOW_P99 else Level.OK, "latency", text, "", facts)
 
 
-def _clock(client: Client, name: str) -> Iterator[HealthCheck]:
+def _clock(client: Client, name: str) -> HealthCheck:
     samples = []
-    try:
-        for _ in range(5):
-            began = clock.wall()
-            server = client.inspect(name).now
-            ended = clock.wall()
-            samples.append((ended - began, server - (began + ended) / 2))
-    except LockfastError as error:
-        yield bad("clock", str(error), "run the check again")
-        return
+    for _ in range(5):
+        began = clock.wall()
+        server = client.inspect(name).now
+        ended = clock.wall()
+        samples.append((ended - began, server - (began + ended) / 2))
     spent, skew = min(samples)
-    yield judged_clock(skew, spent / 2)
+    return judged_clock(skew, spent / 2)
 
 
 def judged_clock(skew: float, error: float) -> HealthCheck:
     order = "ahead of" if skew > 0 else "behind"
     text = f"the server's clock is {abs(skew):.3f} s {order} this host's"
-    health_check = ok("clock", f"{text} (± {error * 1e3:.1f} ms)")
-    if abs(skew) - error >= MAX_SKEW:
-        health_check = warn(
-            "clock",
-            f"{text}. Leases run on the server's clock alone, but after a failover to a server "
-            "with another clock they end early or late, and once_every periods begin at its time",
-            "synchronize both clocks with NTP",
-        )
-    return replace(health_check, facts={"skew_seconds": round(skew, 4)})
-
-
-def document(client: Client, health_checks: list[HealthCheck]) -> dict[str, object]:
-    """Format the result as JSON; docs/operators.md lists the fields."""
-    can = client.capabilities
-    return {
-        "store": client.store.url,
-        "kind": can.store,
-        "reaches": can.across,
-        "at": moment(clock.wall()),
-        "verdict": worst(health_checks).name.lower(),
-        "checks": [
-            {
-                "level": one.level.name.lower(),
-                "about": one.about,
-                "found": one.found,
-                "do": one.do,
-                "facts": dict(one.facts),
-            }
-            for one in health_checks
-        ],
-    }
-
-
-def worst(health_checks: list[HealthCheck]) -> Level:
-    return max((health_check.level for health_check in health_checks), default=Level.OK)
-
-
-def is_unreachable(health_checks: list[HealthCheck]) -> bool:
-    """True if the store could not be reached, so that nothing could be judged."""
-    return any(health_check.facts.get("transient") is True for health_check in health_checks)
+    facts = {"skew_seconds": round(skew, 4)}
+    if abs(skew) - error < MAX_SKEW:
+        return HealthCheck(Level.OK, "clock", f"{text} (± {error * 1e3:.1f} ms)", "", facts)
+    text += (
+        ". Leases run on the server's clock alone, but after a failover to a server "
+        "with another clock they end early or late, and once_every periods begin at its time"
+    )
+    return HealthCheck(Level.WARN, "clock", text, "synchronize both clocks with NTP", facts)

@@ -1,22 +1,22 @@
-"""Command line: find the verb, run it, and report errors in one line instead of a traceback.
+"""The command line: its verbs, the options and exit codes they share, and errors in one line.
 
-A verb is a module of `lockfast.cli.verbs`, imported only when it is used.
+A verb is a function with the decorator `verb`, and a line in `VERBS`. Its module is imported only
+when the verb is used, so that `lockfast run` starts fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Never
 
 import lockfast
-from lockfast.cli.exit_codes import BROKEN_PIPE, INTERRUPTED, UNREACHABLE, USAGE, fail
-from lockfast.cli.options import HELP
-from lockfast.cli.sanitize import printable
+from lockfast.cli.screen import printable
 from lockfast.errors import ConfigurationError, LockfastError, Unsupported
 
 DESCRIPTION = "One thing at a time, across threads, processes and machines."
@@ -35,20 +35,28 @@ Other users of this host can read a password in --url (ps); put it into $LOCKFAS
 `lockfast VERB --help` shows the options, examples and exit codes of a verb.
 """
 
-# Verb: its module, and its one-line help.
+# Verb: its module and the name in it, and its one-line help.
 VERBS = {
-    "run": ("run", "hold a lock while a command runs"),
-    "ls": ("ls", "list the names that are held or waited for"),
-    "show": ("show", "show the holders and waiters of a name"),
-    "break": ("break_hold", "break a hold, identified by its fence"),
-    "top": ("top", "watch all names live, on a full screen"),
-    "watch": ("watch", "print hand-overs and losses of a name as they happen"),
-    "doctor": ("doctor", "check whether a store is fit for locks"),
-    "schema": ("schema", "print the tables of a SQL store, for your migrations"),
-    "completion": ("completion", "print a completion script for your shell"),
-    "demo": ("demo", "demonstrate the lock in 15 seconds"),
-    "bench": ("bench", "measure speed, fairness and cost of a lock"),
+    "run": ("run.run", "hold a lock while a command runs"),
+    "ls": ("holds.ls", "list the names that are held or waited for"),
+    "show": ("holds.show", "show the holders and waiters of a name"),
+    "break": ("holds.break_hold", "break a hold, identified by its fence"),
+    "top": ("top.top", "watch all names live, on a full screen"),
+    "watch": ("watch.watch", "print hand-overs and losses of a name as they happen"),
+    "doctor": ("doctor.doctor", "check whether a store is fit for locks"),
+    "schema": ("scripts.schema", "print the tables of a SQL store, for your migrations"),
+    "completion": ("scripts.completion", "print a completion script for your shell"),
+    "demo": ("demo.demo", "demonstrate the lock in 15 seconds"),
+    "bench": ("bench.bench", "measure speed, fairness and cost of a lock"),
 }
+
+# The exit codes follow sysexits.h (unavailable, OS error, temporary failure); 76 is our own.
+NO, USAGE, UNREACHABLE, NO_PROCESS, BUSY, LOST = 1, 2, 69, 71, 75, 76
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+INTERRUPTED, TERMINATED, BROKEN_PIPE = 130, 143, 141
+
+HELP = argparse.RawDescriptionHelpFormatter
+Declare = Callable[[argparse.ArgumentParser], object]  # adds options to a parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,12 +90,18 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["run"] and "--" in arguments:
         at = arguments.index("--")
         arguments, command = arguments[:at], arguments[at + 1 :]
-    parser, verb = _parser(arguments[0] if arguments else "")
+    parser = Parser(prog="lockfast", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=HELP)
+    parser.add_argument("--version", action="version", version=f"lockfast {lockfast.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, (_, summary) in VERBS.items():
+        options = verbs.add_parser(name, help=summary, allow_abbrev=False)
+        if arguments[:1] == [name]:
+            declare(name, options)
     args = parser.parse_args(arguments)
     args.command = command
-    if verb is None:  # an option before the verb, or an abbreviation that argparse accepted
+    if "execute" not in args:  # an option before the verb, or an abbreviation argparse accepted
         parser.error("the verb must come first")
-    return int(verb.execute(args))
+    return int(args.execute(args))
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,18 +111,79 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"lockfast: {printable(message)} (see {self.prog} --help)\n")
 
 
-def _parser(requested: str) -> tuple[argparse.ArgumentParser, Any]:
-    """Build the parser, with the options of the requested verb; return it and the verb's module."""
-    parser = Parser(prog="lockfast", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=HELP)
-    parser.add_argument("--version", action="version", version=f"lockfast {lockfast.__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    module: Any = None
-    for name, (module_name, summary) in VERBS.items():
-        options = verbs.add_parser(name, help=summary, allow_abbrev=False)
-        if name == requested:
-            module = importlib.import_module(f"lockfast.cli.verbs.{module_name}")
-            module.add_arguments(options)
-    return parser, module
+def declare(name: str, parser: argparse.ArgumentParser) -> None:
+    """Import the verb, and declare its options."""
+    module, _, attribute = VERBS[name][0].rpartition(".")
+    getattr(importlib.import_module(f"lockfast.cli.{module}"), attribute)(parser)
+
+
+def verb(
+    description: str, epilog: str, options: Sequence[Declare], *, usage: str | None = None
+) -> Callable[[Callable[[argparse.Namespace], int]], Declare]:
+    """Make a verb of the function that executes it."""
+
+    def verb_of(execute: Callable[[argparse.Namespace], int]) -> Declare:
+        def add_arguments(parser: argparse.ArgumentParser) -> None:
+            parser.description, parser.epilog, parser.usage = description, epilog, usage
+            parser.formatter_class = HELP
+            parser.set_defaults(execute=execute)
+            for add in options:
+                add(parser)
+
+        return add_arguments
+
+    return verb_of
+
+
+def option(*flags: str, **keywords: Any) -> Declare:
+    """Make an option, with the arguments of `ArgumentParser.add_argument`."""
+    return lambda parser: parser.add_argument(*flags, **keywords)
+
+
+def switch(*flags: str, help: str) -> Declare:
+    return option(*flags, action="store_true", help=help)
+
+
+NAME = option("name", metavar="NAME", help="name of the lock")
+ONCE = switch("--once", help="NAME is a periodic job of @once_every, not a lock")
+WIDE = switch("-w", "--wide", help="do not shorten columns to fit the screen")
+JSON = switch("--json", help="print one JSON document, for scripts")
+
+
+def names(does: str) -> tuple[Declare, Declare]:
+    what = f"{does} only names that begin with PREFIX"
+    prefix = option("prefix", nargs="?", default="", metavar="PREFIX", help=what)
+    return prefix, switch("-A", "--all-namespaces", help=f"{does} the names of all namespaces")
+
+
+def store(namespace: str = "default") -> tuple[Declare, Declare]:
+    what = "URL of the store (default: $LOCKFAST_URL, else this user's embedded store)"
+    url = option("--url", metavar="U", help=what)
+    what = f"namespace of the names (default: {namespace})"
+    return url, option("--namespace", metavar="N", default=namespace, help=what)
+
+
+def exits(done: str, more: str = "") -> str:
+    """Format the exit codes at the end of a verb's help."""
+    return f"""\
+exit codes:
+  0    {done}
+{more}  2    wrong usage, invalid name or invalid URL
+  69   the store cannot be reached, or refuses access
+  130, 141, 143   ended by Ctrl-C, by a closed pipe, by SIGTERM
+"""
+
+
+def fail(message: str, code: int) -> int:
+    """Print the message and return the exit code."""
+    print_stderr(message)
+    return code
+
+
+def print_stderr(message: str) -> None:
+    """Print one line on stderr. A stderr that is closed at the other end must not stop us."""
+    with contextlib.suppress(OSError):
+        print(f"lockfast: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,31 +17,39 @@ The rules:
 3. After SIGINT, SIGTERM or SIGQUIT the lock is kept until the last process of the command's group
    has ended, not only the first: a shell dies at once while its children still clean up. After a
    normal exit, processes that the command left in the background continue without the lock.
-4. If lockfast is killed with SIGKILL, so is the command (see `exec_command`). If lockfast is
+4. If lockfast is killed with SIGKILL, so is the command (see `child.exec_command`). If lockfast is
    *stopped* (SIGSTOP), it can only stop the command when it continues: the fence covers this case.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import select
 import shutil
 import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Self
 
 from lockfast import clock
-from lockfast.cli import exit_codes
-from lockfast.cli.admin import Admin
+from lockfast.cli import main as cli
+from lockfast.cli.admin import Admin, Inspection, describe
 from lockfast.cli.child import Child
-from lockfast.cli.exit_codes import fail, print_stderr
-from lockfast.cli.progress import Progress
-from lockfast.errors import AcquireTimeout, BackendError, ConfigurationError, HoldLost
+from lockfast.cli.main import fail, option, print_stderr, switch
+from lockfast.cli.screen import escaped, is_terminal, shorten
+from lockfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    ConfigurationError,
+    HoldLost,
+    LockfastError,
+)
 from lockfast.sync import Client, Hold, Lock, Semaphore, connect
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
@@ -56,84 +64,132 @@ CHECK_INTERVAL = 1.0
 POLL = 0.02
 KILL_LIMIT = 5.0
 
+# The status line: shorter waits show none.
+STATUS_DELAY, STATUS_INTERVAL = 0.3, 0.5
+JOIN_LIMIT = 0.2
+ERASE = "\r\x1b[K"
+EPILOG = """\
+The lock is renewed while the command runs, and released when it ends. The command finds the name
+in $LOCKFAST_NAME and the fence in $LOCKFAST_FENCE: pass the fence to the database that the command
+writes to, and let it refuse lower ones. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are
+forwarded. If the lock cannot be renewed, the command is stopped (SIGTERM, then SIGKILL) before the
+lease expires; likewise before --max-hold is over.
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Options of the command. ``mode`` is "read" or "write" for a read-write lock."""
+All users of a name must agree on its kind: a lock, or --semaphore with the same N, or --read and
+--write. On a terminal, a status line shows the holder and the queue position while waiting.
 
-    url: str | None = None
-    namespace: str | None = None
-    timeout: float | None = None
-    lease: float | None = None
-    max_hold: float | None = None
-    semaphore: int | None = None
-    mode: str | None = None
-    label: str | None = None
-    skip: bool = False
+examples:
+  lockfast run report -- ./report.sh                    wait for the lock, then run
+  lockfast run report --timeout 60 -- ./report.sh       exit 75 if not acquired within a minute
+  lockfast run report --skip -- ./report.sh             for cron: exit 0 if it runs already
+  lockfast run encode --semaphore 4 -- ffmpeg …         at most four at a time, on all hosts
+  lockfast run config --read -- ./use-it                together with other readers
+  lockfast run config --write -- ./change-it            excludes readers and writers
+  lockfast run import --max-hold 3600 --label nightly -- make import
+
+exit codes:
+  the command's own; 128 + n if signal n ended the command, or ended lockfast while it waited
+  0    with --skip also: the lock is held, the command did not run
+  2    wrong usage, invalid name or invalid URL
+  69   the store cannot be reached
+  71   the system cannot start a process
+  75   not acquired within --timeout; the command did not run
+  76   the lock was lost, not renewed in time, or held for --max-hold; the command was stopped
+  126  the command cannot be executed
+  127  the command was not found
+"""
+MODES = {"read": "share with other readers", "write": "exclude readers and writers"}
 
 
-def run(name: str, command: Sequence[str], terms: Terms) -> int:
+def _kinds(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--semaphore", type=int, metavar="N", help="let N commands run at a time")
+    for mode, what in MODES.items():
+        add(f"--{mode}", dest="mode", action="store_const", const=mode, help=what)
+
+
+def _seconds(flag: str, text: str) -> cli.Declare:
+    return option(flag, type=float, metavar="S", help=text)
+
+
+@cli.verb(
+    "Hold the lock NAME while a command runs.",
+    EPILOG,
+    [
+        cli.NAME,
+        _seconds("--timeout", "seconds to wait; 0: do not wait (default: forever)"),
+        switch(
+            "--skip", help="exit 0 without running if the lock is held, at once or after --timeout"
+        ),
+        _kinds,
+        _seconds(
+            "--lease", "seconds until the lock is free if lockfast dies unnoticed (default: 30)"
+        ),
+        _seconds("--max-hold", "stop the command before S seconds are over"),
+        option("--label", metavar="TEXT", help="label shown to operators (default: run COMMAND)"),
+        *cli.store(),
+    ],
+    usage="lockfast run NAME [options] -- command …",
+)
+def run(args: argparse.Namespace) -> int:
     """Hold the lock while the command runs, and return the exit code. Takes over the signals and
     the children of this process, so call it in a dedicated one."""
-    for option, seconds in (("--lease", terms.lease), ("--max-hold", terms.max_hold)):
+    if not args.command:
+        usage = f"lockfast run {args.name} -- command arguments… (see lockfast run --help)"
+        return fail(f"the command must come after --: {usage}", cli.USAGE)
+    for flag, seconds in (("--lease", args.lease), ("--max-hold", args.max_hold)):
         if seconds is not None and not seconds >= MIN_LEASE:
             least = f"must be at least {MIN_LEASE:g} s"
             why = "as the command has to be stopped before it is over"
-            raise ConfigurationError(f"{option} {seconds:g}: {least}, {why}")
-    if reason := _not_runnable(command[0]):
+            raise ConfigurationError(f"{flag} {seconds:g}: {least}, {why}")
+    if reason := _not_runnable(args.command[0]):
         return reason
     try:
-        with Signals() as signals, _client(terms) as client:
-            lock = _lock(client, name, command, terms, signals)
-            address = (admin := Admin(client)).address(name)
-            with Progress(lambda: admin.inspect(address)):
+        with Signals() as signals, connect(args.url, namespace=args.namespace) as client:
+            lock = _lock(client, args, signals)
+            address = (admin := Admin(client)).address(args.name)
+            with progress(lambda: admin.inspect(address)):
                 hold = lock.acquire()
             # A granted waiter starts with a short lease; renew, so that the command has a full one.
             hold.renew()
-            until = None if terms.max_hold is None else clock.now() + terms.max_hold
+            until = None if args.max_hold is None else clock.now() + args.max_hold
             signals.collect()
             try:
-                return _run_under(hold, command, signals, until)
+                return _run_under(hold, args.command, signals, until)
             finally:
-                _release(hold)
+                try:
+                    hold.release()
+                except (HoldLost, BackendError) as error:
+                    print_stderr(str(error))  # the exit code stays that of the command
     except Interrupted as interrupted:
-        return 128 + interrupted.signum
+        return 128 + int(interrupted.args[0])
     except AcquireTimeout as error:
-        if not terms.skip:
-            return fail(str(error), exit_codes.BUSY)
+        if not args.skip:
+            return fail(str(error), cli.BUSY)
         if sys.stderr.isatty():  # cron would mail this line
             print_stderr(f"skipped: {error}")
         return 0
     except BackendError as error:
-        return fail(str(error), exit_codes.UNREACHABLE)
+        return fail(str(error), cli.UNREACHABLE)
     except HoldLost as error:
-        return fail(f"{error}. The command was not started", exit_codes.LOST)
+        return fail(f"{error}. The command was not started", cli.LOST)
 
 
-def _client(terms: Terms) -> Client:
-    if terms.namespace is None:
-        return connect(terms.url)
-    return connect(terms.url, namespace=terms.namespace)
-
-
-def _lock(
-    client: Client, name: str, command: Sequence[str], terms: Terms, signals: Signals
-) -> Lock | Semaphore:
-    label = f"run {os.path.basename(command[0])}" if terms.label is None else terms.label
+def _lock(client: Client, args: argparse.Namespace, signals: Signals) -> Lock | Semaphore:
     options: dict[str, Any] = {
-        "timeout": terms.timeout,
-        "lease": terms.lease,
+        "timeout": 0.0 if args.skip and args.timeout is None else args.timeout,
+        "lease": args.lease,
         "renew": True,
-        "max_hold": terms.max_hold,
-        "label": label,
+        "max_hold": args.max_hold,
+        "label": f"run {os.path.basename(args.command[0])}" if args.label is None else args.label,
         "on_lost": signals.on_lost,
     }
-    if terms.semaphore is not None:
-        return client.semaphore(name, terms.semaphore, **options)
-    if terms.mode is None:
-        return client.lock(name, **options)
-    rwlock = client.rwlock(name, **options)
-    return rwlock.read() if terms.mode == "read" else rwlock.write()
+    if args.semaphore is not None:
+        return client.semaphore(args.name, args.semaphore, **options)
+    if args.mode is None:
+        return client.lock(args.name, **options)
+    rwlock = client.rwlock(args.name, **options)
+    return rwlock.read() if args.mode == "read" else rwlock.write()
 
 
 def _run_under(hold: Hold, command: Sequence[str], signals: Signals, until: float | None) -> int:
@@ -141,9 +197,8 @@ def _run_under(hold: Hold, command: Sequence[str], signals: Signals, until: floa
     try:
         child = Child(command, environment)
     except OSError as error:
-        return fail(
-            f"cannot start a process for {command[0]}: {error.strerror}", exit_codes.NO_PROCESS
-        )
+        problem = f"cannot start a process for {command[0]}: {error.strerror}"
+        return fail(problem, cli.NO_PROCESS)
     try:
         return _watch(child, hold, signals, until)
     except BaseException:
@@ -193,7 +248,7 @@ def _stop(child: Child, hold: Hold, margin: float, until: float | None) -> int:
     if child.has_members():
         may = "it may continue without the lock"
         print_stderr(f"pid {child.pid} has not ended after SIGKILL; {may}")
-    return exit_codes.LOST
+    return cli.LOST
 
 
 def _wait_until_gone(child: Child, seconds: float) -> None:
@@ -202,28 +257,17 @@ def _wait_until_gone(child: Child, seconds: float) -> None:
         time.sleep(min(POLL, seconds))
 
 
-def _release(hold: Hold) -> None:
-    """Release, and print what went wrong. The exit code stays that of the command."""
-    try:
-        hold.release()
-    except (HoldLost, BackendError) as error:
-        print_stderr(str(error))
-
-
 def _not_runnable(program: str) -> int | None:
     """Check the program before waiting for the lock; return the exit code a shell would use."""
     if shutil.which(program):
         return None
     if os.path.dirname(program) and os.path.exists(program):
-        return fail(f"{program}: not an executable file", exit_codes.NOT_EXECUTABLE)
-    return fail(f"{program}: command not found", exit_codes.NOT_FOUND)
+        return fail(f"{program}: not an executable file", cli.NOT_EXECUTABLE)
+    return fail(f"{program}: command not found", cli.NOT_FOUND)
 
 
 class Interrupted(BaseException):
-    """A signal arrived while we waited for the lock."""
-
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
+    """This signal arrived while we waited for the lock."""
 
 
 class Signals:
@@ -245,12 +289,7 @@ class Signals:
                 signal.signal(signum, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Stop handling signals: the process ends now, and nothing may interrupt that."""
         self._interrupts = False
         signal.set_wakeup_fd(-1)
@@ -274,3 +313,61 @@ class Signals:
         """Return the queued signals, waiting for at most so many seconds; 0 stands for a loss."""
         ready, _, _ = select.select([self._reader], [], [], max(seconds, 0.0))
         return os.read(self._reader, 4096) if ready else b""
+
+
+@contextlib.contextmanager
+def progress(inspect: Callable[[], Inspection]) -> Iterator[None]:
+    """Show a status line on a terminal while the block waits: the holder, and the queue position.
+
+    A separate thread inspects the store and rewrites the line in place, so the waiting is
+    unaffected; the line is erased when the wait ends. Without a terminal nothing is inspected.
+    """
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    over, drawn, mutex = threading.Event(), threading.Event(), threading.Lock()
+
+    def write(text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def rewrite() -> None:
+        pause = STATUS_DELAY
+        while not over.wait(pause):
+            pause = STATUS_INTERVAL
+            try:
+                line = status_line(inspect())
+            except LockfastError:
+                line = "waiting: the store does not answer"
+            with mutex:
+                if not over.is_set():
+                    drawn.set()
+                    width = shutil.get_terminal_size((80, 24)).columns - 1
+                    write(ERASE + shorten(line, width))
+
+    thread = threading.Thread(target=rewrite, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        with mutex:
+            over.set()
+            if drawn.is_set():
+                write(ERASE)
+        # The thread may be waiting for a store that does not answer; its result is not needed.
+        thread.join(JOIN_LIMIT)
+
+
+def status_line(inspection: Inspection) -> str:
+    """Format ``waiting for report, position 2 of 3: held for 3 min 12 s by …``."""
+    snapshot = inspection.snapshot
+    us = socket.gethostname(), os.getpid()
+    owners = [(waiter.who.host, waiter.who.pid) for waiter in snapshot.waiters]
+    where = f", position {owners.index(us) + 1} of {len(owners)}" if us in owners else ""
+    text = f"waiting for {escaped(inspection.address.name)}{where}"
+    if not snapshot.holders:
+        return text
+    first, more = snapshot.holders[0], len(snapshot.holders) - 1
+    others = f" and {more} more ({inspection.kind_cell})" if more else ""
+    return f"{text}: held for {inspection.age(first)} by {describe(first.who)}{others}"

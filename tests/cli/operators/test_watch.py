@@ -9,7 +9,7 @@ import pytest
 
 import lockfast
 from lockfast.cli.admin import Address, Admin
-from lockfast.cli.changes import Event, Watch, changes
+from lockfast.cli.watch import Event, Watch, changes
 from lockfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
 PATIENCE = 20.0

@@ -7,12 +7,19 @@ from test_top_model import address, inspection
 
 from both_apis import until
 from lockfast.cli.admin import Admin
-from lockfast.cli.sanitize import width_of
-from lockfast.cli.top.keys import LONGEST_FILTER, Break, Mode, Operator, Quit
-from lockfast.cli.top.model import Seen, Totals
-from lockfast.cli.top.poller import Poller
-from lockfast.cli.top.terminal import parsed
-from lockfast.cli.top.view import Scene, brief, frame, window
+from lockfast.cli.screen import width_of
+from lockfast.cli.top import parsed
+from lockfast.cli.top_model import Break, Poller, Seen, Totals
+from lockfast.cli.top_view import (
+    LONGEST_FILTER,
+    Mode,
+    Operator,
+    Quit,
+    Scene,
+    brief,
+    frame,
+    window,
+)
 from lockfast.errors import BackendError
 from lockfast.model import ALL_SLOTS, Who
 
@@ -231,7 +238,7 @@ def test_a_round_sends_a_bounded_number_of_requests():
 
 def test_a_slow_listing_is_not_repeated_soon(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
+    monkeypatch.setattr("lockfast.cli.top_model.clock.now", lambda: now[0])
     admin = CountingAdmin(10)
     addresses = admin.addresses
 
@@ -249,7 +256,7 @@ def test_a_slow_listing_is_not_repeated_soon(monkeypatch):
 
 def test_a_slow_store_is_inspected_for_half_of_the_time(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("lockfast.cli.top.poller.clock.now", lambda: now[0])
+    monkeypatch.setattr("lockfast.cli.top_model.clock.now", lambda: now[0])
     admin = CountingAdmin(1000)
     inspect = admin.inspect
 

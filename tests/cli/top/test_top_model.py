@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lockfast.cli import top_model
 from lockfast.cli.admin import Address, Inspection
-from lockfast.cli.top import model as model_module
-from lockfast.cli.top.model import MOST_INSPECTIONS, MOST_KEPT, Model, Order, updated
+from lockfast.cli.top_model import MOST_INSPECTIONS, MOST_KEPT, Model, Order, updated
 from lockfast.model import ALL_SLOTS, LATCH, Holder, Snapshot, Waiter, Who
 
 ME = Who("host", 1, "thread")
@@ -162,7 +162,7 @@ def test_a_few_names_are_inspected_once_each():
 
 
 def test_contended_and_longest_held_names_are_kept(monkeypatch):
-    monkeypatch.setattr(model_module, "MOST_KEPT", 50)
+    monkeypatch.setattr(top_model, "MOST_KEPT", 50)
     model = Model()
     model.inspected(inspection("waited", 1, since=99, waiters=[99]), 0.0)
     model.inspected(inspection("long", 1, since=1), 0.0)

@@ -241,8 +241,7 @@ def test_ctrl_c_ends_top(top, client):
 def test_an_unexpected_exception_restores_the_terminal(driven, url):
     code = (
         "import sys\n"
-        "from lockfast.cli.top import view\n"
-        "from lockfast.cli.verbs import top\n"
+        "from lockfast.cli import top\n"
         "def broken(*args): raise RuntimeError('a bug')\n"
         "top.frame = broken\n"
         "from lockfast.cli.main import main\n"

@@ -38,6 +38,13 @@ def rows(node: Any, name: str) -> list[bytes]:
     return [claim for claim in found if not claim.startswith(b".")]
 
 
+def fences(node: Any, name: str) -> list[int]:
+    """Return the fences of the name's holds at a node."""
+    with node.client() as client:
+        held = client.hgetall(key_of(f"default:{name}"))
+    return [int(text.split()[0]) for key, text in held.items() if not key.startswith(b".")]
+
+
 def until(what: Callable[[], Any]) -> Any:
     ends = time.monotonic() + PATIENCE
     while not (value := what()):
@@ -50,12 +57,7 @@ def test_a_hold_has_one_fence_at_a_majority_and_is_released_at_every_node(nodes)
     with lockfast.connect(nodes.url) as client:
         with client.lock("a") as hold:
             until(lambda: all(len(rows(node, "a")) == 1 for node in nodes.nodes))
-            fences = []
-            for node in nodes.nodes:
-                with node.client() as plain:
-                    held = plain.hgetall(key_of("default:a"))
-                fences += [int(text.split()[0]) for key, text in held.items() if key != b".f"]
-            assert fences.count(hold.fence) >= 2
+            assert sum(hold.fence in fences(node, "a") for node in nodes.nodes) >= 2
         until(lambda: not any(rows(node, "a") for node in nodes.nodes))
 
 
@@ -235,3 +237,47 @@ def test_a_listener_may_start_while_a_claim_is_sent(nodes):
         with client.lock("a") as hold:
             assert hold.is_held
         assert voters.wake_addresses.reads == 1
+
+
+@pytest.fixture
+def split_hold(nodes: Any) -> Iterator[tuple[str, lockfast.Hold, Any]]:
+    """A hold that one node does not have, and an address of the quorum where another node connects
+    late: of the two nodes that a new client reaches at first, one has the hold and one has not."""
+    from lab.fault_proxy import FaultProxy
+
+    with lockfast.connect(nodes.url) as holder:
+        hold = holder.lock("a").acquire()
+        # A node that voted late may have another fence.
+        first, late, forgetful = sorted(
+            nodes.nodes, key=lambda node: fences(node, "a") != [hold.fence]
+        )
+        with forgetful.client() as plain:
+            plain.delete(key_of("default:a"))
+        with FaultProxy(("127.0.0.1", late.port)) as proxy:
+            proxy.latency = 0.06
+            ports = [first.port, forgetful.port, proxy.port]
+            yield "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports), hold, late
+
+
+def test_a_break_as_the_first_call_waits_for_the_node_that_decides(split_hold):
+    url, hold, _ = split_hold
+    with lockfast.connect(url) as operator:
+        assert operator.break_hold("a", hold.fence)
+
+
+def test_an_async_break_as_the_first_call_waits_for_the_node_that_decides(split_hold):
+    url, hold, _ = split_hold
+
+    async def break_hold() -> bool:
+        async with aio.connect(url) as operator:
+            return await operator.break_hold("a", hold.fence)
+
+    assert asyncio.run(break_hold())
+
+
+def test_the_error_of_a_split_vote_says_that_the_nodes_do_not_agree(split_hold):
+    url, hold, late = split_hold
+    late.kill()
+    disagree = "the 2 of 3 nodes that answered do not agree: "
+    with lockfast.connect(url) as operator, pytest.raises(QuorumError, match=disagree):
+        operator.break_hold("a", hold.fence)

@@ -25,7 +25,7 @@ from lockfast.stores.redlock.nodes import (
     MergedWakeups,
     NodeWakeups,
 )
-from lockfast.stores.redlock.votes import Enough, Reply, majority_of
+from lockfast.stores.redlock.votes import Enough, NotConnected, Reply, majority_of
 from lockfast.stores.redlock.voting import Calls
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
@@ -96,7 +96,7 @@ class TaskVoters:
         self, calls: Calls, enough: Enough, budget: float, resend: bool = False
     ) -> list[Reply]:
         loop = asyncio.get_running_loop()
-        await self._ready(loop, budget)
+        await self._ready(loop, budget, [n for n, call in enumerate(calls) if call is not None])
         until = loop.time() + budget
         woken = loop.create_future()
         replies: list[Reply] = [NOT_ASKED] * self.size
@@ -140,7 +140,7 @@ class TaskVoters:
             if resent is not None:
                 health.undelivered.append(resent)
             lost = connection.lost if connection is not None else None
-            return health.error or lost or Unreachable(f"{self.wheres[node]} is not connected")
+            return health.error or lost or NotConnected(f"{self.wheres[node]} is not connected")
         future = connection.call(call, HANG_TIMEOUT)
 
         def done(future: asyncio.Future[Any]) -> None:
@@ -152,18 +152,21 @@ class TaskVoters:
 
     # ---- connecting --------------------------------------------------------------------------
 
-    async def _ready(self, loop: asyncio.AbstractEventLoop, budget: float) -> None:
-        """Connect to missing nodes: wait for a majority, and as long again for the others."""
-        began = loop.time()
+    async def _ready(
+        self, loop: asyncio.AbstractEventLoop, budget: float, called: Sequence[int]
+    ) -> None:
+        """Connect to missing nodes: wait for a majority, or for all nodes that are ``called`` if
+        they are fewer, and as long again for the others."""
+        began, needed = loop.time(), min(self.majority, len(called))
         connecting: set[asyncio.Task[None]] = set()
         for node in range(self.size):
             task = self._connection_task(node, loop)
             if task is not None:
                 connecting.add(task)
         while connecting:
-            have = sum(self._is_connected(node, loop) for node in range(self.size))
+            have = sum(self._is_connected(node, loop) for node in called)
             limit = began + max(budget * 0.8, LEAST_CONNECT) - loop.time()
-            if have >= self.majority:
+            if have >= needed:
                 expected = any(
                     not self._is_connected(node, loop) and not self._health[node].is_suspect
                     for node in range(self.size)
@@ -239,7 +242,7 @@ class TaskVoters:
         self._listening = True
         loop = asyncio.get_running_loop()
         missed = any(time > since for time in self._subscribed_since)
-        await self._ready(loop, 2 * HANG_TIMEOUT)
+        await self._ready(loop, 2 * HANG_TIMEOUT, range(self.size))
         subscribing = []
         for node, connection in enumerate(self._connections):
             if connection is not None and self._is_connected(node, loop) and not connection.listens:

@@ -34,7 +34,7 @@ from lockfast.stores.redlock.nodes import (
     MergedWakeups,
     NodeWakeups,
 )
-from lockfast.stores.redlock.votes import Enough, Reply, majority_of
+from lockfast.stores.redlock.votes import Enough, NotConnected, Reply, majority_of
 from lockfast.stores.redlock.voting import Calls
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
@@ -79,7 +79,8 @@ class BlockingVoters:
     # ---- calls -------------------------------------------------------------------------------
 
     def ask(self, calls: Calls, enough: Enough, budget: float, resend: bool = False) -> list[Reply]:
-        group = self._group(clock.now(), budget)
+        called = [node for node, call in enumerate(calls) if call is not None]
+        group = self._group(clock.now(), budget, called)
         until = (now := clock.now()) + budget
         self._sharing.used_by(group.spin)
         caller = object()
@@ -99,7 +100,7 @@ class BlockingVoters:
 
     def send(self, calls: Calls) -> None:
         now = clock.now()
-        group = self._group(now, 0.0)
+        group = self._group(now, 0.0, ())
         for node, call in enumerate(calls):
             if call is not None:
                 self._write(group, node, call, PendingReply(None, now, None), True)
@@ -112,8 +113,8 @@ class BlockingVoters:
         connection = group.connections[node]
         try:
             if connection is None:
-                unconnected = Unreachable(f"{self.wheres[node]} is not connected")
-                raise self._health[node].error or unconnected
+                not_connected = NotConnected(f"{self.wheres[node]} is not connected")
+                raise self._health[node].error or not_connected
             connection.write(call, reply)
         except BackendError as error:
             if reply.resend is not None:
@@ -151,7 +152,7 @@ class BlockingVoters:
 
     # ---- connecting --------------------------------------------------------------------------
 
-    def _group(self, now: float, budget: float) -> Group:
+    def _group(self, now: float, budget: float, called: Sequence[int]) -> Group:
         group: Group | None = getattr(self._local, "group", None)
         if group is None:
             group = self._local.group = Group(self.size, self._spare)
@@ -165,7 +166,8 @@ class BlockingVoters:
                 self._lose_hung(group, node)
                 missing.append(node)
         if missing:
-            self._connect_missing(group, missing, now, budget)
+            self._connect_missing(group, missing, now)
+            self._collect(group, self._send_undelivered, now, budget, called)
         return group
 
     def _lose_hung(self, group: Group, node: int) -> None:
@@ -176,7 +178,7 @@ class BlockingVoters:
         for descriptor, _ in group.poller.poll(0):
             self._read(group, group.nodes[descriptor], None, [NOT_ASKED] * self.size)
 
-    def _connect_missing(self, group: Group, missing: list[int], now: float, budget: float) -> None:
+    def _connect_missing(self, group: Group, missing: list[int], now: float) -> None:
         for node in missing:
             health = self._health[node]
             if self._take_spare(group, node, now) or health.is_skipped(now):
@@ -184,7 +186,6 @@ class BlockingVoters:
             health.reconnecting = health.is_suspect
             group.waiting += 1
             _start_thread(self._connect, node, group.arriving, self._connected)
-        self._collect(group, self._send_undelivered, now, budget)
 
     def _take_spare(self, group: Group, node: int, now: float) -> bool:
         """Take over a connection of an ended thread, if it still works."""
@@ -198,13 +199,17 @@ class BlockingVoters:
             self._lose_hung(group, node)
         return group.connections[node] is not None
 
-    def _collect(self, group: Group, added: OnConnected, now: float, budget: float) -> None:
-        """Take the threads' connections: wait for a majority, and as long again for the rest."""
+    def _collect(
+        self, group: Group, added: OnConnected, now: float, budget: float, called: Sequence[int]
+    ) -> None:
+        """Take the threads' connections: wait for a majority, or for all nodes that are ``called``
+        if they are fewer, and as long again for the rest."""
         until, patient = now + (max(budget * 0.8, LEAST_CONNECT) if budget else 0.0), True
+        needed = min(self.majority, len(called))
         while group.waiting:
-            have = sum(connection is not None for connection in group.connections)
+            have = sum(group.connections[node] is not None for node in called)
             since = clock.now()
-            if have >= self.majority and patient:
+            if have >= needed and patient:
                 patient = False
                 until = min(until, since + max(since - now, 5 * GRACE))
                 if not any(self._is_expected(group, node) for node in range(self.size)):
@@ -275,7 +280,7 @@ class BlockingVoters:
                 if connection is None and not self._health[node].is_skipped(now):
                     listeners.waiting += 1
                     _start_thread(self._open_listener, node)
-        self._collect(listeners, opened, now, budget)
+        self._collect(listeners, opened, now, budget, range(self.size))
 
     def _open_listener(self, node: int) -> None:
         self._connect(node, self._listeners.arriving, self._subscribe)
@@ -341,8 +346,7 @@ class BlockingVoters:
     def distrust(self, node: int) -> None:
         group: Group | None = getattr(self._local, "group", None)
         if group is not None and group.connections[node] is not None:
-            why = Unreachable(f"{self.wheres[node]} sent a malformed reply")
-            self._lose(group, node, why)
+            self._lose(group, node, Unreachable(f"{self.wheres[node]} sent a malformed reply"))
 
     def close(self) -> None:
         """Close the connections of all threads; later calls connect again. Wait briefly for pending

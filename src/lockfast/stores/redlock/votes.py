@@ -26,7 +26,7 @@ from typing import Any
 
 from lockfast.errors import BackendError
 from lockfast.model import Busy, Differs, Gone, Granted
-from lockfast.stores.redis.errors import ServerError
+from lockfast.stores.redis.errors import ServerError, Unreachable
 from lockfast.stores.redis.replies import MALFORMED, MOST_FENCE, busy, granted
 
 # One node's reply, the error that replaced it, or None while it may still arrive.
@@ -42,9 +42,18 @@ def majority_of(size: int) -> int:
     return size // 2 + 1
 
 
+class NotConnected(Unreachable):
+    """A node without known errors to which the connection was not open in time."""
+
+
 def is_pending(reply: Reply) -> bool:
-    """Return True if the node may still vote: it has not answered, or only lacks the script."""
-    return reply is None or (type(reply) is ServerError and str(reply).startswith("NOSCRIPT"))
+    """Return True if the node may still vote: it has not answered, or can be asked again because it
+    lacks the script or was not connected yet."""
+    return reply is None or isinstance(reply, NotConnected) or lacks_script(reply)
+
+
+def lacks_script(reply: Reply) -> bool:
+    return type(reply) is ServerError and str(reply).startswith("NOSCRIPT")
 
 
 def votes_in(reply: Reply, leases: Sequence[float]) -> list[Answer]:

@@ -23,10 +23,11 @@ from lockfast.stores.redlock.votes import (
     SOON,
     Answer,
     Enough,
+    NotConnected,
     Poll,
     Reply,
     Tally,
-    is_pending,
+    lacks_script,
 )
 from lockfast.stores.wakeups import Wakeups
 
@@ -109,14 +110,17 @@ class Voting:
     # ---- asking all nodes --------------------------------------------------------------------
 
     async def ask(self, calls: Calls, enough: Enough, budget: float, resend: bool = False) -> Any:
-        """Ask as `Voters.ask` does, and again the nodes that lacked the script. Error replies
-        become exceptions that say what to do."""
+        """Ask as `Voters.ask` does, and then again: nodes that lacked the script; and, if the other
+        nodes' replies are not ``enough``, nodes that were not connected yet (but not with
+        ``resend``, which repeats the call). Error replies become exceptions that say what to do."""
         voters = self._voters
         until = voters.now() + budget
         replies = voters.ask(calls, enough, budget, resend)
         if voters.suspends:
             replies = await replies
-        lacking = [node for node, reply in enumerate(replies) if is_pending(reply) and reply]
+        lacking = [node for node, reply in enumerate(replies) if lacks_script(reply)]
+        if not resend and not enough(replies):
+            lacking += [n for n, reply in enumerate(replies) if isinstance(reply, NotConnected)]
         if lacking:
             again: Calls = [call if node in lacking else None for node, call in enumerate(calls)]
             known = replies
@@ -156,8 +160,10 @@ class Voting:
             elif reply is None:
                 reasons.append(f"{self._voters.wheres[node]} did not answer in time")
         needed = size // 2 + 1
+        disagree = f"the {voters} of {size} nodes that answered do not agree"
+        too_few = f"{voters} of {size} nodes answered, and {needed} are needed"
         return QuorumError(
-            f"{voters} of {size} nodes answered, and {needed} are needed: {'; '.join(reasons)}",
+            f"{too_few if voters < needed else disagree}: {'; '.join(reasons)}",
             transient=size - final >= needed,
         )
 

@@ -1,34 +1,48 @@
-"""Known state of a store's names, and what two inspections of a name imply. No I/O, no clock.
+"""The data of `lockfast top`: a model of a store's names, and the thread that polls the store.
 
 Nothing is shown that an inspection cannot know:
 
 - A hold that is new since the last inspection was granted in between. Further holds may have come
   and gone unseen, so the number of hand-overs is a **lower bound**.
 - A hold that is gone was released or broken, or has lapsed (its lease expired). It counts as lapsed
-  only if its lease was due to end before the second inspection (`changes` has the rule) and the two
-  were close together: a live holder renews long before. Periods of ``once_every`` and the
+  only if its lease was due to end before the second inspection (`watch.changes` has the rule) and
+  the two were close together: a live holder renews long before. Periods of ``once_every`` and the
   count-downs of a latch are meant to lapse, and are not counted.
 - With very many names, each round inspects only some: those on the screen, those with waiters, and
   the next few of the others in rotation. At most ``MOST_KEPT`` names are kept: contended names
   first, then those held longest.
+
+The store is polled on a thread of its own, so that keys never wait for a store that is slow or
+down. A round begins every ``interval`` and inspects names one by one for at most half of it, so
+that the store is idle at least half of the time. Listing all names, the most expensive step where
+there are many, is repeated only after ten times as long as it took. An error is shown, and the next
+round starts as usual.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
-from lockfast.cli.admin import Address, Inspection
-from lockfast.cli.changes import LAPSED, Event, changes
-from lockfast.cli.render import kind_and_size
+from lockfast import clock
+from lockfast.cli.admin import Address, Admin, Inspection
+from lockfast.cli.screen import escaped
+from lockfast.cli.watch import LAPSED, Event, changes
+from lockfast.core.explain import ago
+from lockfast.errors import LockfastError
 from lockfast.model import Snapshot
 
 MOST_INSPECTIONS = 200
 MOST_KEPT = 5000
 MEMORY = 10.0  # time constant of the averaged rate, in seconds
+LISTING_PAUSE = 10  # pause between two listings, as a multiple of the time one takes
+JOIN_LIMIT = 0.2
 CLOSE = 5.0  # inspections further apart do not show why a hold ended
 
 
@@ -54,6 +68,10 @@ class Seen:
     at: float
     rate: float = 0.0  # hand-overs per second, a lower bound
     lapsed: int = 0
+
+    @property
+    def address(self) -> Address:
+        return self.inspection.address
 
     @property
     def snapshot(self) -> Snapshot:
@@ -87,8 +105,8 @@ def _events(before: Seen, after: Snapshot) -> list[Event]:
 
 def _lapsed(before: Seen, events: Iterable[Event]) -> int:
     """Number of holds that ended because their lease expired, as far as it is known."""
-    kind, _ = kind_and_size(before.snapshot)
-    if before.inspection.address.once or kind == "latch":
+    inspection = before.inspection
+    if inspection.address.once or inspection.kind_and_size[0] == "latch":
         return 0
     return sum(event.how == LAPSED for event in events)
 
@@ -130,8 +148,12 @@ class Model:
             return
         self._seen[inspection.address] = after
         if len(self._seen) > MOST_KEPT + MOST_INSPECTIONS:  # a sort per name would be too slow
-            kept = heapq.nlargest(MOST_KEPT, self._seen.values(), key=_priority)
-            self._seen = {seen.inspection.address: seen for seen in kept}
+            kept = heapq.nlargest(
+                MOST_KEPT,
+                self._seen.values(),
+                key=lambda seen: (bool(seen.snapshot.waiters), -seen.held_since),
+            )
+            self._seen = {seen.address: seen for seen in kept}
 
     def to_inspect(self, visible: Sequence[Address]) -> list[Address]:
         """Names to inspect in this round: visible ones, contended ones, then others in rotation."""
@@ -150,7 +172,7 @@ class Model:
     def rows(self, order: Order, text: str) -> list[Seen]:
         """Names with ``text`` in the name or in a holder or waiter, in this order."""
         rows = [seen for seen in self._seen.values() if _matches(seen, text.casefold())]
-        rows.sort(key=lambda seen: seen.inspection.address)
+        rows.sort(key=lambda seen: seen.address)
         if order is not Order.NAME:
             rows.sort(key=_KEYS[order])  # stable: equal keys stay sorted by name
         return rows
@@ -177,13 +199,115 @@ _KEYS: dict[Order, Callable[[Seen], tuple[float, ...]]] = {
 }
 
 
-def _priority(seen: Seen) -> tuple[bool, float]:
-    return bool(seen.snapshot.waiters), -seen.held_since
-
-
 def _matches(seen: Seen, text: str) -> bool:
-    if not text or text in seen.inspection.address.name.casefold():
+    if not text or text in seen.address.name.casefold():
         return True
     owners = [one.who for one in seen.snapshot.holders]
     owners += [one.who for one in seen.snapshot.waiters]
     return any(text in str(who).casefold() for who in owners)
+
+
+class Break(NamedTuple):
+    """Request to break this hold, if it still has this fence."""
+
+    address: Address
+    fence: int
+
+
+class Poller:
+    def __init__(
+        self,
+        admin: Admin,
+        prefix: str,
+        *,
+        everywhere: bool,
+        interval: float,
+        on_update: Callable[[], None],
+    ) -> None:
+        self.model = Model()
+        self.mutex = threading.Lock()  # guards the model
+        self.visible: Sequence[Address] = ()  # names on the screen
+        self.messages: deque[str] = deque()  # results of breaks
+        self._admin, self._prefix, self._everywhere = admin, prefix, everywhere
+        self._interval, self._on_update = interval, on_update
+        self._breaks: deque[Break] = deque()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._next_listing = 0.0
+        self._failing_since: float | None = None
+        self._error = ""
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. It may be waiting for a store that does not answer: join briefly."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(JOIN_LIMIT)
+
+    def request_break(self, request: Break) -> None:
+        """Queue a break, to be carried out at the start of the next round, which begins now."""
+        self._breaks.append(request)
+        self._wake.set()
+
+    def look(
+        self, order: Order, text: str, name: Address | None
+    ) -> tuple[list[Seen], Seen | None, Totals]:
+        """Return the rows of the list, the state of one name, and the totals."""
+        with self.mutex:
+            seen = self.model.get(name) if name else None
+            return self.model.rows(order, text), seen, self.model.totals()
+
+    def problem(self) -> str:
+        """Error of the store and age of the displayed data; empty if all is well."""
+        since = self._failing_since
+        if since is None:
+            return ""
+        return f"no data for {ago(clock.now() - since)}: {self._error}"
+
+    def _run(self) -> None:
+        while not self._stopped:
+            began = clock.now()
+            try:
+                self._round(began)
+                self._failing_since = None
+            except LockfastError as error:
+                self._error = str(error)
+                self._failing_since = self._failing_since or began
+            self._on_update()
+            self._wake.wait(max(began + self._interval - clock.now(), self._interval / 2))
+            self._wake.clear()
+
+    def _round(self, began: float) -> None:
+        self._carry_out_breaks()
+        if began >= self._next_listing:
+            names = self._admin.addresses(self._prefix, everywhere=self._everywhere)
+            now = clock.now()
+            self._next_listing = now + max(LISTING_PAUSE * (now - began), self._interval / 2)
+            with self.mutex:
+                self.model.listed(names, now)
+        with self.mutex:
+            wanted = self.model.to_inspect(self.visible)
+        until = clock.now() + self._interval / 2
+        for address in wanted:
+            if self._stopped or self._breaks or clock.now() > until:
+                break
+            inspection = self._admin.inspect(address)
+            with self.mutex:
+                self.model.inspected(inspection, clock.now())
+
+    def _carry_out_breaks(self) -> None:
+        while self._breaks:
+            request = self._breaks.popleft()
+            name, fence = escaped(request.address.name), request.fence
+            try:
+                if self._admin.break_hold(request.address, fence):
+                    message = f"{name}: broken, fence {fence}"
+                else:
+                    message = f"{name}: no hold has fence {fence} any more, nothing was broken"
+            except LockfastError as error:
+                message = f"{name}: whether it was broken is unknown: {error}"
+            self.messages.append(message)
+            self._on_update()

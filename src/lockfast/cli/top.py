@@ -1,13 +1,22 @@
-"""The terminal as a full screen: it is always restored, however the program ends.
+"""`lockfast top [PREFIX]`: a live full-screen view of the names that are held or waited for.
+
+`top_model` polls the store and keeps what was observed; `top_view` is the user interface; here are
+the loop and the terminal, which is always restored, however the program ends.
 
 Signals are handled here too. SIGTERM, SIGHUP and SIGINT end the loop, which restores the terminal;
 Ctrl-Z restores it, stops the process, and takes the terminal again afterwards; a change of size
 redraws all. The handlers only wake the loop (a byte in a pipe), so that no signal is handled in the
 middle of an operation.
+
+The screen is drawn with a dozen escape sequences that every terminal since the VT100 knows, and
+termios. A full-screen library (textual, rich, curses) was rejected: it brings windows, layouts and
+events, of which a list and a few keys need none, and curses needs a terminal description that the
+remote end of an ssh session often lacks.
 """
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import contextlib
 import os
@@ -17,12 +26,18 @@ import shutil
 import signal
 import sys
 import termios
+import time
 import tty
 from collections.abc import Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
-from lockfast.cli.top.view import PLAIN, Line
+from lockfast.cli.admin import administer
+from lockfast.cli.main import USAGE, exits, fail, names, option, store, verb
+from lockfast.cli.screen import can_encode
+from lockfast.cli.top_model import Break, Poller
+from lockfast.cli.top_view import PLAIN, Line, Mode, Operator, Quit, Scene, frame, page, visible
+from lockfast.errors import ConfigurationError
 
 # Alternate screen, no cursor, no wrapping of long lines.
 TAKE = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
@@ -42,13 +57,91 @@ NAMED = {
     "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace", "\x1b": "esc",
 }  # fmt: skip
 
+INTERVAL, LEAST_INTERVAL = 1.0, 0.2
+EPILOG = f"""\
+keys:
+  arrows, j k   select a name
+  Enter         show all holders and waiters of the name
+  b             break a hold, after a confirmation that shows its fence
+  /             filter names, holders and labels
+  s             change the sort order (at first: longest wait)
+  ?             explain the columns
+  q             quit
+
+Needs a terminal of at least 40 × 8; works over ssh. Figures come from inspecting the store, which
+keeps no statistics: hand-overs are a lower bound. With very many names, each round inspects the
+names on the screen, names with waiters, and some of the others in rotation. For scripts, use
+lockfast ls --json.
+
+examples:
+  lockfast top
+  lockfast top orders: --url redis://localhost:6379/0
+  lockfast top --all-namespaces --interval 5
+
+{exits("quit with q")}"""
+EVERY = f"seconds between two rounds (default: {INTERVAL:g})"
+
+
+@verb(
+    "Watch the names that are held or waited for, live.",
+    EPILOG,
+    [
+        *names("show"),
+        option("--interval", type=float, metavar="S", default=INTERVAL, help=EVERY),
+        *store(),
+    ],
+)
+def top(args: argparse.Namespace) -> int:
+    if not LEAST_INTERVAL <= args.interval <= 3600:
+        allowed = f"must be between {LEAST_INTERVAL} and 3600"
+        raise ConfigurationError(f"--interval {args.interval:g}: {allowed}")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        return fail("top needs a terminal; for scripts use lockfast ls --json", USAGE)
+    with administer(args) as admin, Terminal() as terminal:
+        poller = Poller(
+            admin,
+            args.prefix,
+            everywhere=args.all_namespaces,
+            interval=args.interval,
+            on_update=terminal.wake,
+        )
+        where = f"{admin.store} ({'all' if args.all_namespaces else admin.namespace})"
+        poller.start()
+        try:
+            return _loop(terminal, poller, where, args.interval)
+        except Ended as end:
+            (number,) = end.args
+            return 128 + number if number else 0
+        finally:
+            poller.stop()
+
+
+def _loop(terminal: Terminal, poller: Poller, where: str, interval: float) -> int:
+    operator = Operator()
+    while True:
+        width, height = terminal.size()
+        rows, name, totals = poller.look(operator.order, operator.filter, operator.name)
+        poller.visible = visible(operator, rows, page(height))
+        while poller.messages:
+            operator.message = poller.messages.popleft()
+        scene = Scene(where, time.strftime("%H:%M:%S"), totals, rows, name, poller.problem())
+        terminal.draw(frame(scene, operator, width, height))
+        for key in terminal.keys(interval):
+            rows, name, _ = poller.look(operator.order, operator.filter, operator.name)
+            match operator.press(key, rows, name, page(height)):
+                case Quit():
+                    return 0
+                case Break() as request:
+                    operator.message = "breaking…"
+                    poller.request_break(request)
+            if operator.mode is Mode.BREAK:
+                # Keys typed before the question was on the screen must not answer it.
+                terminal.discard_typed()
+                break
+
 
 class Ended(Exception):
     """The program has to end: by this signal, or because the terminal is gone (0)."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 class Terminal:
@@ -56,7 +149,7 @@ class Terminal:
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._letters = codecs.getincrementaldecoder("utf-8")("replace")
         self._encoding = sys.stdout.encoding or "ascii"
-        self._plain = not _can_encode("≥…⏎↑↓", self._encoding)
+        self._plain = not can_encode(sys.stdout, "≥…⏎↑↓")
         self._drawn: list[Line] = []
         self._before: list[object] = []
         self._handlers: dict[int, object] = {}
@@ -73,12 +166,7 @@ class Terminal:
         self._take()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._restore()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -86,8 +174,9 @@ class Terminal:
         for end in self._pipe:
             os.close(end)
 
-    def _take(self) -> None:
-        self._before = termios.tcgetattr(self._in)
+    def _take(self, *, saves: bool = True) -> None:
+        if saves:
+            self._before = termios.tcgetattr(self._in)
         # Deliver keys at once and without echo; Ctrl-C and Ctrl-Z still send signals.
         tty.setcbreak(self._in, termios.TCSADRAIN)
         self._drawn = []
@@ -110,9 +199,7 @@ class Terminal:
                 self._suspend()
             elif number == signal.SIGCONT:
                 # Continued after SIGSTOP, which cannot be caught: the terminal's state is unknown.
-                tty.setcbreak(self._in, termios.TCSADRAIN)
-                self._drawn = []
-                self._write(TAKE)
+                self._take(saves=False)
             else:
                 self._drawn = []
 
@@ -199,11 +286,3 @@ def parsed(text: str) -> list[str]:
         elif taken.isprintable():
             keys.append(taken)
     return keys
-
-
-def _can_encode(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
