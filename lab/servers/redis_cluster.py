@@ -222,9 +222,11 @@ class RedisCluster:
             )
 
     def end_to_move(self, slot: int, source: ClusterNode, to: ClusterNode) -> None:
+        """End the migration as redis-cli does: tell the new owner, then the old one, then the other
+        masters, each once. A second SETSLOT would end the subscriptions at the new owner."""
         self.move_keys(slot, source, to)
         identity = to.id
-        for node in (to, source, *self.masters):
+        for node in dict.fromkeys([to, source, *self.masters]):
             node.call("CLUSTER", "SETSLOT", slot, "NODE", identity)
 
     def move(self, slot: int, to: ClusterNode) -> None:
