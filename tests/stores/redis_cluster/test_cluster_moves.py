@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from cluster_clients import elsewhere, errors, slot, stopped_scripts
 
 from both_apis import PATIENCE, Agent, took, until
 from lockfast import BackendError
+from lockfast.stores.redis.errors import Unreachable, Unsettled
+from lockfast.stores.redis_cluster.routing import Router
+from lockfast.stores.redis_cluster.slots import SlotMap
 
 Make = Callable[..., Agent]
 # Well below 1.5 s, after which a refresh replaces a lost wake-up.
@@ -49,6 +54,11 @@ def end_to_move(cluster: Any, move: tuple[int, Any, Any]) -> None:
 
 def move(cluster: Any, name: str) -> None:
     end_to_move(cluster, begin_to_move(cluster, name))
+
+
+def channels(node: Any, name: str) -> list[bytes]:
+    """List the channels of a name that clients have subscribed at this node."""
+    return [channel for channel in node.call("PUBSUB", "SHARDCHANNELS") if name.encode() in channel]
 
 
 def test_a_hold_is_renewed_while_its_slot_migrates_and_released_at_the_new_node(
@@ -108,7 +118,7 @@ def test_waiters_are_served_in_arrival_order_when_their_slot_migrates(
         releases.result(PATIENCE)
     else:
         end_to_move(cluster, moving)
-        time.sleep(0.2)  # the waiters listen at the new node now
+        until(lambda: len(channels(moving[2], name)) == len(others))
         holder.do(lambda client: hold.release())
     served = []
     with took() as time_of:
@@ -123,6 +133,26 @@ def test_waiters_are_served_in_arrival_order_when_their_slot_migrates(
     assert served == [0, 1, 2]
     if when == "after the move":
         assert time_of.unstalled < BY_WAKEUP
+
+
+def test_a_node_told_twice_that_it_owns_a_slot_ends_subscriptions_and_waiters_subscribe_again(
+    agent: Make, cluster: Any, name: str
+) -> None:
+    """The precondition of arrival order: a waiter that no subscription reaches counts as gone."""
+    mine, other = agent(cluster.url, lease=9), agent(cluster.url, lease=9)
+    hold = mine.do(lambda client: client.lock(name).acquire())
+    waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
+    owner = cluster.owner(slot(name))
+    until(lambda: channels(owner, name))
+    owner.call("CLUSTER", "SETSLOT", slot(name), "NODE", owner.id)
+    until(lambda: channels(owner, name))
+    assert not waits.done()
+    with took() as time_of:
+        mine.do(lambda client: hold.release())
+        later = waits.result(PATIENCE)
+    assert later.fence > hold.fence
+    assert time_of.unstalled < BY_WAKEUP
+    other.do(lambda client: later.release())
 
 
 def test_a_claim_in_a_migrating_slot_is_granted_when_the_migration_ends(
@@ -146,7 +176,8 @@ def test_a_migration_that_does_not_end_fails_within_the_budget_without_a_storm(
     agent: Make, cluster: Any, name: str, keys: str
 ) -> None:
     """For a name without keys the old node answers ASK, and the new one TRYAGAIN."""
-    mine = agent(cluster.url, lease=3)
+    lease = 6
+    mine = agent(cluster.url, lease=lease)
     if keys == "some":
         hold = mine.do(lambda client: client.lock(name).acquire())
         mine.do(lambda client: hold.release())
@@ -155,8 +186,32 @@ def test_a_migration_that_does_not_end_fails_within_the_budget_without_a_storm(
     with took() as time_of, pytest.raises(BackendError, match=r"TRYAGAIN|ASK") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=0))
     assert caught.value.transient
-    assert time_of.unstalled < 2 * 3 / 6 + 0.5
+    assert time_of.unstalled < 2 * lease / 6 + 0.5
     assert 3 <= errors(cluster, "TRYAGAIN") - before < 60, "a storm"
+
+
+def test_a_time_out_names_the_reply_for_which_the_request_was_repeated() -> None:
+    """The rest of the budget was too short for an answer, which is not the reason of the error."""
+    slots = SlotMap(["127.0.0.1:1"])
+    slots.moved(7, "127.0.0.1:1")
+    replies: list[BackendError] = [
+        Unsettled("redis at 127.0.0.1:1 replied: TRYAGAIN"),
+        Unreachable("redis at 127.0.0.1:1 did not answer in time"),
+    ]
+
+    async def pause(seconds: float) -> None:
+        pass
+
+    async def verb(node: Any, budget: float) -> None:
+        raise replies.pop(0)
+
+    async def no_map(budget: float) -> list[Any]:
+        return []
+
+    node: Any = SimpleNamespace(slots=no_map)
+    router = Router(slots, lambda endpoint: (node, node), pause, "a cluster")
+    with pytest.raises(Unreachable, match=r"did not answer in time; before that, .* TRYAGAIN"):
+        asyncio.run(router.ask(7, verb, 5.0))
 
 
 def test_a_claim_fails_while_the_cluster_is_down_and_is_retried_with_pauses(

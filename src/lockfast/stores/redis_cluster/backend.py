@@ -19,7 +19,7 @@ from lockfast.stores.redis.backend import CAPABILITIES
 from lockfast.stores.redis.errors import Redirected, Unreachable, Unsettled
 from lockfast.stores.redis_cluster.listeners import Listeners
 from lockfast.stores.redis_cluster.node import NodeBackend
-from lockfast.stores.redis_cluster.routing import Router, Verb
+from lockfast.stores.redis_cluster.routing import Router, Verb, with_reason
 from lockfast.stores.redis_cluster.slots import PATIENCE, slot_of, slot_of_key
 
 # Attempts to send a batch by the map before its claims are routed one by one.
@@ -53,8 +53,15 @@ class ClusterBackend:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    async def _ask(self, name: str, layout: str, verb: Verb[Any], budget: float) -> Any:
-        return await self._router.ask(_slot(name, layout), verb, budget)
+    async def _ask(
+        self,
+        name: str,
+        layout: str,
+        verb: Verb[Any],
+        budget: float,
+        reason: BackendError | None = None,
+    ) -> Any:
+        return await self._router.ask(_slot(name, layout), verb, budget, reason=reason)
 
     # ---- claim and release -------------------------------------------------------------------
 
@@ -72,21 +79,24 @@ class ClusterBackend:
         """Ask the node that the map names, which mostly suffices; else have the claim routed."""
         began, endpoint = self._now(), self._slots.owners[slot_of(claim.name)]
         node = self._router.nodes.get(endpoint)
+        reason: BackendError | None = None
         if node is not None and not claim.layout:
             try:
                 return await node[0].claim(claim, min(budget, PATIENCE))
             except UNSETTLED as error:
+                reason = error
                 if isinstance(error, Redirected):
                     self._router.follow(error, endpoint)
                 budget = max(began + budget - self._now(), 0.001)
         answer: Granted | Busy | Differs = await self._ask(
-            claim.name, claim.layout, lambda node, rest: node.claim(claim, rest), budget
+            claim.name, claim.layout, lambda node, rest: node.claim(claim, rest), budget, reason
         )
         return answer
 
     async def release(self, claim: Claim, budget: float) -> bool:
         began, endpoint = self._now(), self._slots.owners[slot_of(claim.name)]
         node = self._router.nodes.get(endpoint)
+        reason: BackendError | None = None
         if node is not None and not claim.layout:
             try:
                 return await node[0].release(claim, min(budget, PATIENCE))
@@ -94,12 +104,13 @@ class ClusterBackend:
                 await self._router.mark_unreachable(endpoint, began, began + budget)
                 raise
             except (Redirected, Unsettled) as error:
+                reason = error
                 if isinstance(error, Redirected):
                     self._router.follow(error, endpoint)
                 budget = max(began + budget - self._now(), 0.001)
         slot = _slot(claim.name, claim.layout)
         return await self._router.ask(
-            slot, lambda node, rest: node.release(claim, rest), budget, once=True
+            slot, lambda node, rest: node.release(claim, rest), budget, once=True, reason=reason
         )
 
     async def claim_batch(
@@ -162,7 +173,7 @@ class ClusterBackend:
                     rest = max(until - self._now(), 0.001)
                     answers[number] = await single_verb(claims[number], rest)
                 except BackendError as error:
-                    answers[number] = error
+                    answers[number] = with_reason(error, answer)
         return answers
 
     # ---- for the keeper ----------------------------------------------------------------------
@@ -180,13 +191,17 @@ class ClusterBackend:
         answers = await self._at_all_nodes(claims, ask, until)
         for number, answer in enumerate(answers):
             if isinstance(answer, Redirected | Unsettled):
-                answers[number] = await self._renew_one(claims[number], fences[number], until)
+                answers[number] = await self._renew_one(
+                    claims[number], fences[number], until, reason=answer
+                )
         errors = [answer for answer in answers if isinstance(answer, BackendError)]
         if len(errors) == len(answers):
             raise errors[0]
         return answers
 
-    async def _renew_one(self, claim: Claim, fence: int, until: float) -> Any:
+    async def _renew_one(
+        self, claim: Claim, fence: int, until: float, *, reason: BackendError
+    ) -> Any:
         async def ask(node: NodeBackend, rest: float) -> Any:
             (answer,) = await node.renew([claim], [fence], rest)
             if isinstance(answer, BackendError):
@@ -195,7 +210,7 @@ class ClusterBackend:
 
         try:
             rest = max(until - self._now(), 0.001)
-            return await self._ask(claim.name, claim.layout, ask, rest)
+            return await self._ask(claim.name, claim.layout, ask, rest, reason)
         except BackendError as error:
             return error
 

@@ -9,6 +9,8 @@
 
 All of it happens within the caller's budget and a limited number of hops, so that nodes that
 redirect to each other end in an error. Requests are idempotent by claim id and may be repeated.
+A time-out names the last reply too: what is left of a budget may be too short for an answer, and
+the reply says why the request was repeated.
 """
 
 from __future__ import annotations
@@ -36,6 +38,13 @@ REFRESH_BUDGET = 0.25
 MOST_ASKED = 4
 
 
+def with_reason(error: BackendError, reason: BackendError | None) -> BackendError:
+    """Add the last reply to the error of a node that did not answer."""
+    if not isinstance(error, Unreachable) or not isinstance(reason, Redirected | Unsettled):
+        return error
+    return Unreachable(f"{error}; before that, {reason}", transient=error.transient)
+
+
 class Router:
     """Router of one API. ``open_node`` makes the backends of an endpoint; ``pause`` sleeps."""
 
@@ -59,8 +68,17 @@ class Router:
             node = self.nodes[endpoint] = self._open_node(endpoint)
         return node
 
-    async def ask(self, slot: int, verb: Verb[T], budget: float, *, once: bool = False) -> T:
-        """Run ``verb`` at the node that serves ``slot``.
+    async def ask(
+        self,
+        slot: int,
+        verb: Verb[T],
+        budget: float,
+        *,
+        once: bool = False,
+        reason: BackendError | None = None,
+    ) -> T:
+        """Run ``verb`` at the node that serves ``slot``. ``reason``: why the caller's own attempt
+        failed.
 
         ``once``: raise if the outcome is unknown, instead of asking again. A repeated release whose
         first reply was lost would report "not held", and the caller could not tell why.
@@ -68,6 +86,7 @@ class Router:
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
         endpoint, temporary = self.slots.owners[slot], False
+        failure: BackendError
         for hop in range(MOST_HOPS):
             began = clock.now()
             if not endpoint:
@@ -83,20 +102,22 @@ class Router:
                     pause = await self._back_off(pause, until, error)
                 if not temporary:
                     await self.refresh_slots(until)
-                failure: BackendError = error
+                failure = reason = error
             except Unsettled as error:
                 pause = await self._back_off(pause, until, error)
                 await self.refresh_slots(until, avoid=endpoint)
-                endpoint, temporary, failure = self.slots.owners[slot], False, error
+                endpoint, temporary = self.slots.owners[slot], False
+                failure = reason = error
             except Unreachable as error:
+                failure = with_reason(error, reason)
                 timed_out = await self.mark_unreachable(endpoint, began, until)
                 if once:
-                    raise
+                    raise failure from error
                 if self.slots.owners[slot] in (endpoint, "") and not (
                     timed_out and clock.now() < until
                 ):
-                    raise
-                endpoint, temporary, failure = self.slots.owners[slot], False, error
+                    raise failure from error
+                endpoint, temporary = self.slots.owners[slot], False
             if clock.now() >= until:
                 break
         raise self._no_answer(failure)
