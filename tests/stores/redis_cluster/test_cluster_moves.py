@@ -135,7 +135,7 @@ def test_waiters_are_served_in_arrival_order_when_their_slot_migrates(
         assert time_of.unstalled < BY_WAKEUP
 
 
-def test_a_node_told_twice_that_it_owns_a_slot_ends_subscriptions_and_waiters_subscribe_again(
+def test_a_repeated_setslot_ends_subscriptions_and_waiters_subscribe_again(
     agent: Make, cluster: Any, name: str
 ) -> None:
     """The precondition of arrival order: a waiter that no subscription reaches counts as gone."""
