@@ -1,8 +1,9 @@
 """Run everything that ``make test`` runs after style and types, and print a summary.
 
 Conformance cases and tests with servers spend much of their time waiting, so several run in
-parallel, each worker with servers of its own. Conformance uses all cores; then pure computation
-runs at low priority beside the other tests, in the time that they leave.
+parallel, each worker with servers of its own. Conformance uses all cores; then the tests with
+servers and the others run side by side, and pure computation at low priority in the time that they
+leave.
 
 Coverage is measured with branches, child processes included: 100 % of the deciding modules (core/,
 model.py, the memory store), 95 % of everything. The simulator's many seeds run outside coverage;
@@ -49,6 +50,7 @@ COMPUTING = [
 ]  # fmt: skip
 
 VOCABULARY = "tests/meta/test_vocabulary.py"
+POLL = 0.2
 LOW_PRIORITY = ["nice", "-n", "19"]
 COVERAGE = [sys.executable, "-m", "coverage"]
 PYTEST = [*COVERAGE, "run", "-m", "pytest", *sys.argv[1:]]
@@ -77,8 +79,10 @@ BACKGROUND: dict[str, list[str]] = {
 # Stages run one after the other; the commands of a stage run at the same time.
 TESTS: list[dict[str, list[str]]] = [
     {"conformance": [*PYTEST, *in_parallel(8), CONFORMANCE]},
-    {"tests with servers": [*PYTEST, *in_parallel(3), *WITH_SERVERS]},
-    {"tests": [*PYTEST, *without(CONFORMANCE, VOCABULARY, *WITH_SERVERS, *COMPUTING)]},
+    {
+        "tests with servers": [*PYTEST, *in_parallel(3), *WITH_SERVERS],
+        "tests": [*PYTEST, *without(CONFORMANCE, VOCABULARY, *WITH_SERVERS, *COMPUTING)],
+    },
 ]  # fmt: skip
 REPORTS: list[dict[str, list[str]]] = [
     {"coverage data": [*COVERAGE, "combine", "--quiet"]},
@@ -98,6 +102,8 @@ class Step:
     name: str
     command: list[str]
     output: IO[bytes] | None
+    code: int | None = None
+    seconds: float = 0.0
 
     def start(self) -> None:
         environment = dict(os.environ)
@@ -112,9 +118,13 @@ class Step:
             self.command, cwd=ROOT, env=environment, stdout=self.output, stderr=self.output
         )
 
-    def end(self) -> None:
-        self.code = self.process.wait()
-        self.seconds = time.monotonic() - self.began
+    def ended(self) -> bool:
+        """Note the exit code and the time as soon as the command has ended."""
+        if self.code is None and (code := self.process.poll()) is not None:
+            self.code, self.seconds = code, time.monotonic() - self.began
+        return self.code is not None
+
+    def show(self) -> None:
         if self.output:
             self.output.seek(0)
             text = self.output.read().decode(errors="replace")
@@ -133,12 +143,22 @@ def started(stage: dict[str, list[str]], *, live: bool) -> list[Step]:
     return steps
 
 
-def run(stages: list[dict[str, list[str]]]) -> list[Step]:
+def finish(steps: list[Step]) -> None:
+    """Wait for all commands, then print what they wrote."""
+    while [step for step in steps if not step.ended()]:
+        time.sleep(POLL)
+    for step in steps:
+        step.show()
+
+
+def run(stages: list[dict[str, list[str]]], background: list[Step] | None = None) -> list[Step]:
+    """Run stage after stage. Commands in the background are waited for with the last stage."""
     done: list[Step] = []
-    for stage in stages:
+    for number, stage in enumerate(stages, 1):
         steps = started(stage, live=True)
-        for step in steps:
-            step.end()
+        if number == len(stages):
+            steps += background or []
+        finish(steps)
         done += steps
     return done
 
@@ -158,10 +178,8 @@ def main() -> int:
         old.unlink()
     steps = run(TESTS[:1])
     background = started(BACKGROUND, live=False)
-    steps += run(TESTS[1:])
-    for step in background:
-        step.end()
-    steps += background + run(REPORTS[:1])
+    steps += run(TESTS[1:], background)
+    steps += run(REPORTS[:1])
     for torn in ROOT.glob(".coverage.*"):  # left by processes that the tests killed
         torn.unlink()
     steps += run(REPORTS[1:])
