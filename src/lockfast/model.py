@@ -41,8 +41,11 @@ class Who:
 
     def encoded(self) -> str:
         """One line that an operator can read in the store, and that ``decoded`` parses."""
-        parts = quote(self.host), str(self.pid), quote(self.thread), quote(self.label)
-        return " ".join(parts).rstrip()
+        # A thread's name may be any text, lone surrogates included.
+        host, thread, label = (
+            quote(part, errors="backslashreplace") for part in (self.host, self.thread, self.label)
+        )
+        return f"{host} {self.pid} {thread} {label}".rstrip()
 
     @classmethod
     def decoded(cls, text: str) -> Who:

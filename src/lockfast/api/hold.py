@@ -44,7 +44,7 @@ class BaseHold:
         if self._is_lost() and callable(self._on_lost):
             try:
                 self._on_lost(self)
-            except Exception:  # user code must not end the keeper
+            except (Exception, SystemExit):  # user code must not end the keeper
                 log.exception("lockfast: the on_lost callback of %r raised", self.name)
 
     @property

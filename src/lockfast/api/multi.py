@@ -39,7 +39,7 @@ class BaseMultiHold:
         if first and callable(self._on_lost):
             try:
                 self._on_lost(self)
-            except Exception:  # user code must not end the keeper
+            except (Exception, SystemExit):  # user code must not end the keeper
                 log.exception("lockfast: the on_lost callback of %r raised", self.names)
 
     def _stop_notifying(self) -> None:

@@ -295,6 +295,34 @@ class Holding(Validity):
     async def renew(self, held: Held, lease: float | None) -> None:
         """Extend the hold now, by hand; `HoldLost` if that is impossible."""
         self.check(held)
+        await self._begin_amending(held)
+        try:
+            await self._not_being_renewed(held)
+            await self._renew(held, lease)
+        finally:
+            with self.ledger.mutex:
+                held.amending -= 1
+            self.keeper.schedule(held.due)
+        self.check(held)
+
+    async def _begin_amending(self, held: Held) -> None:
+        """Have the keeper leave the hold alone, after another thread or task that changes its
+        lease: requests for one hold are under way one at a time, so that no older reply counts."""
+        ends = self.runtime.now() + budget_for(held.claim.lease)
+        while True:
+            with self.ledger.mutex:
+                if not held.amending or self.runtime.now() >= ends:
+                    held.amending += 1
+                    return
+            await self.runtime.sleep(RETRY_PAUSE / 4)
+
+    async def _not_being_renewed(self, held: Held) -> None:
+        """Wait for the keeper's renewal of this hold, if one is under way. It has a budget too."""
+        ends = self.runtime.now() + budget_for(held.claim.lease)
+        while held in self.keeper.sending and self.runtime.now() < ends:
+            await self.runtime.sleep(RETRY_PAUSE / 4)
+
+    async def _renew(self, held: Held, lease: float | None) -> None:
         claim = held.claim
         if lease is not None and lease != claim.lease:
             claim = claim._replace(lease=lease)
@@ -308,10 +336,8 @@ class Holding(Validity):
                     if not held.renews:
                         held.ends_by = self.runtime.now() + claim.lease
                     held.extend_validity(sent, min(answer.lease, claim.lease))
-            self.keeper.schedule(held.due)
         else:
             self.ledger.lose(held, "the store no longer knows it")
-        self.check(held)
 
     async def detach(self, held: Held, until: float | None = None) -> str:
         """Give up the hold without releasing it. Return a text with which another process can take
@@ -343,9 +369,7 @@ class Holding(Validity):
     async def _let_go(self, held: Held, until: float | None) -> tuple[Claim, Granted | Gone]:
         """Transfer the hold to nobody, and ask again if the reply is lost. A caller that did not
         know the outcome would rely on a hold that nobody renews, or miss a mark that was left."""
-        ends = self.runtime.now() + budget_for(held.claim.lease)
-        while held in self.keeper.sending and self.runtime.now() < ends:
-            await self.runtime.sleep(RETRY_PAUSE / 4)
+        await self._not_being_renewed(held)
 
         async def ask(budget: float) -> tuple[Claim, Granted | Gone]:
             claim = held.claim

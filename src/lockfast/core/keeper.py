@@ -14,10 +14,13 @@ The rules:
 6. A hold that lasts longer than ``warn_after`` is logged, once, with the stack of its owner.
 7. A claim that was given up while the store did not answer may still be, or get, in the queue, and
    would be granted to nobody. So the keeper withdraws it, again and again until it is answered.
+8. While the owner changes the lease of a hold, the keeper does not renew it: of two requests under
+   way at once, the older reply could restore a validity that the store has shortened since.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 
@@ -30,6 +33,7 @@ from lockfast.model import Busy, Claim, Gone, Granted, Who
 
 BATCH = 125
 IDLE = 20.0
+LONGEST_SLEEP = 3600.0  # a poll of the system takes at most 24 days
 MAX_BUDGET, LEAST_BUDGET = 5.0, 0.001
 ERROR_PAUSE = 0.5
 # How often, and for how long, to withdraw a claim that was given up: a waiter, and then its grant,
@@ -84,7 +88,11 @@ class Keeper:
         if started:
             self.backend.interrupt()
         else:
-            self.runtime.spawn("lockfast-keeper", self.run)
+            try:
+                self.runtime.spawn("lockfast-keeper", self.run)
+            except BaseException:
+                self.mark_ended()  # or no later hold would start a keeper, and none be renewed
+                raise
 
     def mark_uncertain(self) -> None:
         """Mark all holds as uncertain, and renew them at once to find out."""
@@ -107,6 +115,7 @@ class Keeper:
 
     async def run(self) -> None:
         idle_since: float | None = None
+        retired = False
         try:
             while not self._stopped:
                 now = self.runtime.now()
@@ -118,16 +127,19 @@ class Keeper:
                         idle_since = None
                     elif idle_since is None:
                         idle_since = now
-                    elif now - idle_since >= IDLE and self._retire():
+                    elif now - idle_since >= IDLE and (retired := self._retire()):
                         return
                     # Read the clock again: withdrawing claims takes time.
                     rest = self.wakes_at - self.runtime.now()
-                    await self.backend.listen(IDLE if rest == NEVER else max(rest, 0.0))
+                    rest = IDLE if rest == NEVER else min(max(rest, 0.0), LONGEST_SLEEP)
+                    await self.backend.listen(rest)
                 except Exception:  # whatever it is, the holds must be kept: log it and continue
                     log.exception("lockfast: unexpected error in the keeper, which continues")
                     await self.runtime.sleep(ERROR_PAUSE)
         finally:
-            self.mark_ended()
+            # Since it retired, another keeper may have started: its schedule stays.
+            if not retired:
+                self.mark_ended()
 
     async def _work(self, now: float) -> bool:
         """Do everything that is due; False if nothing was."""
@@ -153,7 +165,8 @@ class Keeper:
         with self._ledger.mutex:
             self._ledger.withdrawals[claim.id] = (claim, now + self._leave_for)
             self._withdraw_at = min(self._withdraw_at, now + LEAVE_EVERY)
-        self.schedule(now + LEAVE_EVERY)
+        with contextlib.suppress(RuntimeError):  # no thread can be started: its lease ends it
+            self.schedule(now + LEAVE_EVERY)
 
     def withdraw_if_session_bound(self, claim: Claim) -> None:
         """Withdraw a claim that has ended here and may still exist at the store. Elsewhere its
@@ -201,6 +214,8 @@ class Keeper:
                         next_at = alarm.at
                 if now >= held.deadline:
                     overdue.append(held)
+                elif held.amending:  # rule 8
+                    next_at = min(next_at, held.deadline)
                 elif held.early <= now:
                     work.append(held)
                     due = due or held.due <= now

@@ -63,6 +63,7 @@ class Held:
         "acquired_at",
         "acquired_event",
         "alarm",
+        "amending",
         "callbacks",
         "cause",
         "claim",
@@ -101,6 +102,8 @@ class Held:
         self.renews = renews
         self.ends_by = ends_by
         self.uncertain_since = NEVER
+        # How many requests of the owner that change the lease are under way; rule 8 of the keeper.
+        self.amending = 0
         # `extend_validity`, called right after, sets these four.
         self.confirmed: float
         self.deadline: float

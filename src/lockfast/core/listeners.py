@@ -52,7 +52,7 @@ class Listeners:
         for at, listener in enumerate(self._listeners):
             try:
                 listener(event)
-            except Exception:  # rule 3
+            except (Exception, SystemExit):  # rule 3
                 if at not in self._complained:
                     self._complained.add(at)
                     log.exception(

@@ -44,8 +44,13 @@ Entry = tuple[Core, Held, int]
 
 
 def in_order(parts: Iterable[tuple[str, Part]]) -> list[Part]:
-    """Sort by name, then by the store's address, without duplicates."""
-    known = {(part.terms.name, url): part for url, part in parts}
+    """Sort by name, then by the store's address, without duplicates. Of a read and a write lock of
+    one name the writer stays: it covers both."""
+    known: dict[tuple[str, str], Part] = {}
+    for url, part in parts:
+        key = (part.terms.name, url)
+        if key not in known or part.terms.take > known[key].terms.take:
+            known[key] = part
     return [known[key] for key in sorted(known)]
 
 

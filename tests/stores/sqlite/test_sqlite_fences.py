@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+import lockfast
 from lockfast.model import Busy, Claim, Granted
 from lockfast.runtime.threads import run
 from lockfast.stores.sqlite.backend import SqliteBackend
@@ -106,3 +107,23 @@ def test_a_wall_clock_that_steps_has_no_effect_on_an_open_file(path: Path) -> No
     host.now += 0.001
     assert before < granted(backend, "b").fence < before + 10_000
     backend.close()
+
+
+def test_a_hold_has_its_own_fence_when_another_thread_claims_at_the_same_time(
+    tmp_path: Path,
+) -> None:
+    with lockfast.connect(f"sqlite:///{tmp_path}/locks.db") as client:
+        client.lock("warm").acquire().release()
+        transport = client.core.backend._transport  # type: ignore[attr-defined]
+        execute = transport.execute_now
+
+        def then_another(*arguments: object) -> int:
+            transport.execute_now = execute
+            fence: int = execute(*arguments)
+            client.lock("b").acquire()
+            return fence
+
+        transport.execute_now = then_another
+        hold = client.lock("a").acquire()
+        (holder,) = client.inspect("a").holders
+        assert hold.fence == holder.fence

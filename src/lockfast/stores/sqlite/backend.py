@@ -139,15 +139,17 @@ class SqliteBackend:
 
     async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
         arguments = self._uncontended_arguments(claim)
-        if arguments and await self._transport.execute(CLAIM_UNCONTENDED, arguments, budget):
-            return Granted(self._transport.fences.last, claim.lease)
+        if arguments:
+            fence = await self._transport.execute(CLAIM_UNCONTENDED, arguments, budget)
+            if fence:
+                return Granted(fence, claim.lease)
         return await self._step(claim.name, budget, law.claim, claim)
 
     def claim_now(self, claim: Claim, budget: float) -> Granted | None:
         """Claim an uncontended name in one statement; None: `claim` has to decide."""
         arguments = self._uncontended_arguments(claim)
-        if arguments and self._transport.execute_now(CLAIM_UNCONTENDED, arguments):
-            return Granted(self._transport.fences.last, claim.lease)
+        if arguments and (fence := self._transport.execute_now(CLAIM_UNCONTENDED, arguments)):
+            return Granted(fence, claim.lease)
         return None
 
     def _uncontended_arguments(self, claim: Claim) -> tuple[Any, ...]:

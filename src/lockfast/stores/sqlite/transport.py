@@ -81,8 +81,9 @@ class File:
         self._steps = 0
 
     def execute(self, statement: str, arguments: tuple[Any, ...]) -> int:
-        """Run one statement as its own transaction; the number of changed rows. Raises `Busy` if
-        another process is inside a transaction; then nothing is changed."""
+        """Run one statement as its own transaction. Return 0 if it changed no row, else the last
+        fence issued, at least 1: the claim's own, since no other thread can issue one meanwhile.
+        Raises `Busy` if another process is inside a transaction; then nothing is changed."""
         with self._mutex:
             connection = self._connection
             if connection is None or self._now() > self._check_at:
@@ -95,7 +96,7 @@ class File:
             if self._steps % SWEEP_EVERY == 0:
                 with contextlib.suppress(sqlite3.Error):  # a later sweep removes the rows
                     self._sweep(connection)
-            return changed
+            return changed and max(self.fences.last, 1)
 
     def step(self, work: Work[T]) -> T:
         """Run ``work`` in one transaction. Raises `Busy` if another process is inside one; then
@@ -315,14 +316,14 @@ class BlockingTransport:
         return await self._retry(lambda: self._file.step(work), budget)
 
     def execute_now(self, statement: str, arguments: tuple[Any, ...]) -> int:
-        """Run one statement without retrying; 0 if another process is inside a transaction."""
+        """Do as `execute`, without retrying; 0 if another process is inside a transaction."""
         try:
             return self._file.execute(statement, arguments)
         except Busy:
             return 0
 
     async def execute(self, statement: str, arguments: tuple[Any, ...], budget: float) -> int:
-        """Run one statement, which is its own transaction; the number of changed rows."""
+        """Run one statement, which is its own transaction; see `File.execute`."""
         try:
             return self._file.execute(statement, arguments)
         except Busy:
