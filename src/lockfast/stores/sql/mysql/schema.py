@@ -70,8 +70,14 @@ SHOW VARIABLES WHERE Variable_name IN
     ('read_only', 'super_read_only', 'innodb_read_only', 'transaction_read_only', 'tx_read_only',
      'wsrep_on', 'group_replication_single_primary_mode')
 """
-# No gap locks; and no wait for a row that outlasts every budget.
+# Statements must mean the same whatever the server's defaults are: sql_mode decides the syntax and
+# the order of assignments, sql_select_limit hides rows of a name from the law, and with
+# completion_type CHAIN a COMMIT begins a transaction that nobody commits. Then: no gap locks, and
+# no wait for a row that outlasts every budget.
 SETTINGS = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', completion_type = 0, "
+    "sql_select_limit = 18446744073709551615, autocommit = 1, timestamp = DEFAULT, "
+    "sql_safe_updates = 0, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION innodb_lock_wait_timeout = 6",
 )

@@ -21,6 +21,8 @@ from lockfast.stores.sql.user_connections import UserConnections
 
 _DECODERS = {key: value for key, value in conversions.items() if type(key) is int}
 _MULTI_STATEMENTS_ON = b"\0\0"
+# Before the rollback, which would begin another transaction (CHAIN) or disconnect (RELEASE).
+_COMPLETION = "SET SESSION completion_type = 0"
 
 
 def connect(user_connections: UserConnections, budget: float) -> Any:
@@ -31,6 +33,7 @@ def connect(user_connections: UserConnections, budget: float) -> Any:
             parameters = _parameters(made)
             made.close()
             return parameters
+        made.query(_COMPLETION)
         made.rollback()
         made.autocommit(True)
         made.set_character_set("utf8mb4")
@@ -49,6 +52,7 @@ async def connect_in_loop(user_connections: UserConnections) -> Any:
         return parameters
     if made._client_flag & CLIENT.FOUND_ROWS:
         return await _parameters_and_close(made)
+    await made.query(_COMPLETION)
     await made.rollback()
     await made.autocommit(True)
     await made.query("SET NAMES utf8mb4")

@@ -61,11 +61,12 @@ CHECK = "SELECT pg_backend_pid(), current_setting('transaction_read_only'), pg_i
 # For a connection that a user's function made: end its transaction. (Without one, this warns.)
 TAKEN_OVER = "ROLLBACK; SET client_encoding = 'UTF8'"
 # Statements are short: none may wait longer than every budget. Plans do not depend on the
-# parameters, and planning takes longer than executing.
+# parameters, and planning takes longer than executing. Times are read as float8: with fewer digits
+# (extra_float_digits of the role or the database) every lease would look expired.
 SETTINGS = (
     "SET statement_timeout = 6000; SET lock_timeout = 6000; "
     "SET default_transaction_isolation = 'read committed'; "
-    "SET plan_cache_mode = force_generic_plan"
+    "SET plan_cache_mode = force_generic_plan; SET extra_float_digits = 1"
 )
 
 # $1 hash, $2 name, $3 id, $4 who, $5 take, $6 slots, $7 lease, $8 fair, $9 wake address. Granted if
