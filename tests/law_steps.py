@@ -7,7 +7,7 @@ from typing import Any
 
 from lockfast.core import law
 from lockfast.model import Busy, Claim, Differs, Gone, Granted, Snapshot
-from lockfast.stores.memory import MemoryStore
+from lockfast.stores.memory import Memory
 
 LEASE = 30.0
 Wakeup = tuple[str, Granted | None]
@@ -19,7 +19,7 @@ class LawStore:
     def __init__(self) -> None:
         self.now = 1000.0
         self.wall = 2000.0
-        self.memory = MemoryStore(lambda: self.now, lambda: self.wall)
+        self.memory = Memory(lambda: self.now, lambda: self.wall)
         self.claims: dict[str, Claim] = {}
         self.woken: list[Wakeup] = []
 

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from lockfast import aio, sync
-from lockfast.core.ports import Backend, Signal
+from lockfast.core.ports import Signal, Store, answer_of
 from lockfast.keys import Key
-from lockfast.model import Capabilities, Claim, Snapshot, Statistics
+from lockfast.model import Capabilities, Snapshot, Statistics
 from lockfast.runtime.threads import run
-from lockfast.stores import Store
+from lockfast.stores import Endpoint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,10 +28,8 @@ Hook = Callable[[str, str], Coroutine[Any, Any, None]]
 VERBS = frozenset(
     [
         "claim",
-        "claim_batch",
         "renew",
         "release",
-        "release_batch",
         "leave",
         "transfer",
         "shrink",
@@ -253,10 +251,10 @@ class AnyClient:
         return AnyElection(self.raw.election(name, **terms))
 
     def once_every(self, period: Any, **terms: Any) -> Callable[[F], F]:
-        return self.raw.once_every(period, **terms)
+        return cast(Any, self.raw.once_every(period, **terms))  # type: ignore[no-any-return]
 
     def locked(self, key: Key, **terms: Any) -> Callable[[F], F]:
-        return self.raw.locked(key, **terms)
+        return cast(Callable[[F], F], self.raw.locked(key, **terms))
 
     async def attach(self, name: str, detached: str, **terms: Any) -> AnyHold:
         return AnyHold(await maybe_await(self.raw.attach(name, detached, **terms)))
@@ -292,64 +290,47 @@ async def _leave(
         await raw.__aexit__(kind, error, trace)
 
 
-class HookedBackend:
-    """A backend that calls a hook before and after each verb: to count requests, or to fail."""
+class HookedStore:
+    """A store that calls a hook before and after each verb: to count requests, or to fail."""
 
-    def __init__(self, inner: Backend, hook: Hook) -> None:
+    def __init__(self, inner: Store, hook: Hook, *, suspends: bool) -> None:
         self._inner = inner
         self._hook = hook
+        self.suspends = suspends
+
+    def share_listener_of(self, keeper_store: HookedStore) -> None:
+        self._inner.share_listener_of(keeper_store._inner)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
-        if name in ("claim_now", "release_now"):
-            return self._hooked_now(name.removesuffix("_now"), attribute)
-        if name in ("claim_soon", "release_soon"):
-            return self._hooked_soon(name.removesuffix("_soon"), attribute)
         return self._hooked(name, attribute) if name in VERBS else attribute
 
-    def _hooked_now(self, verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
-        """Hook the variant of a verb that needs no coroutine, of a blocking backend."""
+    def _hooked(self, verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        async def suspending(*args: Any) -> Any:
+            await self._hook(verb, "before")
+            reply = await answer_of(inner(*args))
+            await self._hook(verb, "after")
+            return reply
 
-        def hooked(*args: Any) -> Any:
+        def blocking(*args: Any) -> Any:
             run(self._hook(verb, "before"))
             reply = inner(*args)
             run(self._hook(verb, "after"))
             return reply
 
-        return hooked
-
-    def _hooked_soon(self, verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
-        """Hook the variant of a verb for the common case, of a backend for tasks."""
-        common = self._hooked(verb, inner)
-
-        def hooked(claim: Claim, budget: float) -> Any:
-            unusual = claim.layout or claim.take > claim.slots
-            return inner(claim, budget) if unusual else common(claim, budget)
-
-        return hooked
-
-    def _hooked(
-        self, verb: str, inner: Callable[..., Coroutine[Any, Any, Any]]
-    ) -> Callable[..., Coroutine[Any, Any, Any]]:
-        async def hooked(*args: Any) -> Any:
-            await self._hook(verb, "before")
-            reply = await inner(*args)
-            await self._hook(verb, "after")
-            return reply
-
-        return hooked
+        return suspending if self.suspends else blocking
 
 
-class HookedStore:
-    """A store that wraps each of its backends in a `HookedBackend`."""
+class HookedEndpoint(Endpoint):
+    """An endpoint that wraps each of its stores in a `HookedStore`."""
 
-    def __init__(self, store: Store, hook: Hook) -> None:
-        self.url = store.url
-        self._store = store
+    def __init__(self, endpoint: Endpoint, hook: Hook) -> None:
+        self.url = endpoint.url
+        self._endpoint = endpoint
         self._hook = hook
 
-    def blocking(self, signal: Callable[[], Signal]) -> Backend:
-        return cast(Backend, HookedBackend(self._store.blocking(signal), self._hook))
+    def blocking(self, signal: Callable[[], Signal]) -> Store:
+        return cast(Store, HookedStore(self._endpoint.blocking(signal), self._hook, suspends=False))
 
-    def tasks(self, signal: Callable[[], Signal]) -> Backend:
-        return cast(Backend, HookedBackend(self._store.tasks(signal), self._hook))
+    def tasks(self, signal: Callable[[], Signal]) -> Store:
+        return cast(Store, HookedStore(self._endpoint.tasks(signal), self._hook, suspends=True))

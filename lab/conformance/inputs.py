@@ -191,7 +191,7 @@ async def test_invalid_urls_are_refused(world: World) -> None:
     for url in ("", "a", "locks.db", "nosuch://x", "memory", "memory://a/b", "memory://[", 5, b"x"):
         for connect in (sync.connect, aio.connect):
             with raises(ConfigurationError):
-                connect(url)
+                connect(url)  # type: ignore[arg-type]
     with raises(ConfigurationError, "memory://") as caught:
         sync.connect("memroy://user:secret@host")
     assert "secret" not in str(caught)
@@ -236,7 +236,7 @@ async def test_no_claim_id_appears_in_a_repr_or_message(world: World) -> None:
         await other.lock("a").acquire(timeout=0.02)
     shown += [client.raw, client.lock("a").raw, hold.raw, hold.raw._held, hold.raw._held.claim]
     shown += [busy, busy.error, busy.error.snapshot, await other.inspect("a")]
-    shown += [client.statistics(), client.capabilities, client.raw.core, client.raw.core.ledger]
+    shown += [client.statistics(), client.capabilities, client.raw._core, client.raw._core.ledger]
     await other.break_hold("a", hold.fence)
     with raises(HoldLost) as lost:
         await hold.renew()

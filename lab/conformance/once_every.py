@@ -31,7 +31,7 @@ async def period_now(client: AnyClient, period: float) -> int:
 
 async def mark(client: AnyClient, name: str) -> Any:
     """The record of a job's last run, which the store keeps apart from the names of locks."""
-    return await client.raw.core.inspect(f"default+once:{name}")
+    return await client.raw._core.inspect(f"default+once:{name}")
 
 
 def apis(body: Callable[[], Any], seconds: float = 0) -> list[Callable[[], Any]]:

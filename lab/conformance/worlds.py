@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from lab.conformance.adapters import AnyClient, Hook, HookedStore
+from lab.conformance.adapters import AnyClient, Hook, HookedEndpoint
 from lab.conformance.children import Child
 from lab.conformance.concurrency import (
     SOON,
@@ -30,7 +30,7 @@ from lab.conformance.concurrency import (
 )
 from lockfast import aio, sync
 from lockfast.runtime.threads import run
-from lockfast.stores import open_store
+from lockfast.stores import open_endpoint
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class World(ABC):
         if hook is None:
             raw = self._connect(lease, namespace)
         else:
-            raw = self._on(HookedStore(open_store(self.url), hook), lease, namespace)
+            raw = self._on(HookedEndpoint(open_endpoint(self.url), hook), lease, namespace)
         client = AnyClient(raw)
         self._clients.append(client)
         self._namespaces.add(namespace)
@@ -130,7 +130,9 @@ class World(ABC):
     def _connect(self, lease: float, namespace: str) -> sync.Client | aio.Client: ...
 
     @abstractmethod
-    def _on(self, store: HookedStore, lease: float, namespace: str) -> sync.Client | aio.Client: ...
+    def _on(
+        self, store: HookedEndpoint, lease: float, namespace: str
+    ) -> sync.Client | aio.Client: ...
 
     @abstractmethod
     def _spawn(self, work: Work) -> AnyTask: ...
@@ -172,8 +174,8 @@ class BlockingWorld(World):
     def _connect(self, lease: float, namespace: str) -> sync.Client:
         return sync.connect(self.url, lease=lease, namespace=namespace)
 
-    def _on(self, store: HookedStore, lease: float, namespace: str) -> sync.Client:
-        return sync.Client.on(store, lease=lease, namespace=namespace)
+    def _on(self, store: HookedEndpoint, lease: float, namespace: str) -> sync.Client:
+        return sync.Client._on(store, lease=lease, namespace=namespace)
 
     def _spawn(self, work: Work) -> AnyTask:
         return ThreadTask(work)
@@ -217,8 +219,8 @@ class AsyncioWorld(World):
     def _connect(self, lease: float, namespace: str) -> aio.Client:
         return aio.connect(self.url, lease=lease, namespace=namespace)
 
-    def _on(self, store: HookedStore, lease: float, namespace: str) -> aio.Client:
-        return aio.Client.on(store, lease=lease, namespace=namespace)
+    def _on(self, store: HookedEndpoint, lease: float, namespace: str) -> aio.Client:
+        return aio.Client._on(store, lease=lease, namespace=namespace)
 
     def _spawn(self, work: Work) -> AnyTask:
         return AsyncioTask(work)

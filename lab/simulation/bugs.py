@@ -15,8 +15,10 @@ from unittest.mock import patch
 
 from lab.simulation.bug import Bug
 from lab.simulation.primitive_bugs import PRIMITIVE_BUGS
-from lockfast.core import acquire, keeper, law, ledger, locks
+from lockfast.core import claim as claims
+from lockfast.core import keeper, law, ledger, locks
 from lockfast.core.law import Book, Row
+from lockfast.core.ports import answer_of
 from lockfast.errors import BackendError
 from lockfast.model import Busy, Claim, Gone, Granted, Snapshot
 from lockfast.stores import memory
@@ -85,11 +87,11 @@ def renewal_brings_back_a_released_hold() -> Iterator[None]:
 def fence_without_a_floor() -> Iterator[None]:
     """A plain counter repeats after the store lost its data (INCR after a failover)."""
 
-    def next_fence(self: memory.MemoryStore, wall: float) -> int:
+    def next_fence(self: memory.Memory, wall: float) -> int:
         self.last_fence += 1
         return self.last_fence
 
-    with patch.object(memory.MemoryStore, "next_fence", next_fence):
+    with patch.object(memory.Memory, "next_fence", next_fence):
         yield
 
 
@@ -97,11 +99,11 @@ def fence_without_a_floor() -> Iterator[None]:
 def fence_from_the_clock_only() -> Iterator[None]:
     """The fence goes back when the store's wall clock does."""
 
-    def next_fence(self: memory.MemoryStore, wall: float) -> int:
+    def next_fence(self: memory.Memory, wall: float) -> int:
         self.last_fence = int(wall * 1e6)
         return self.last_fence
 
-    with patch.object(memory.MemoryStore, "next_fence", next_fence):
+    with patch.object(memory.Memory, "next_fence", next_fence):
         yield
 
 
@@ -127,7 +129,7 @@ def late_wakeups_are_accepted() -> Iterator[None]:
         by_wakeup = sent is None
         return waiting.last[0] if sent is None else sent, now, grant, by_wakeup
 
-    with patch.object(acquire, "_accepted_grant", accepted):
+    with patch.object(claims, "_accepted_grant", accepted):
         yield
 
 
@@ -168,7 +170,11 @@ def cancelled_waiters_stay_in_the_queue() -> Iterator[None]:
     async def quiet(*args: object) -> None:
         return None
 
-    with patch.object(acquire, "leave", quiet), patch.object(locks, "leave", quiet):
+    patches = (
+        patch.object(locks.Core, "withdraw", quiet),
+        patch.object(keeper.Keeper, "keep_withdrawing", lambda *args: None),
+    )
+    with patches[0], patches[1]:
         yield
 
 
@@ -255,7 +261,7 @@ def the_keeper_stops_at_the_first_error() -> Iterator[None]:
         sent = self.runtime.now()
         try:
             claims = [entry.claim for entry in work]
-            answers: Any = await self.backend.renew(claims, [0] * len(claims), 1.0)
+            answers: Any = await answer_of(self.store.renew(claims, [0] * len(claims), 1.0))
         except BackendError:
             self._stopped = True
             return

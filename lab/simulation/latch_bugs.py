@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from lab.simulation.bug import Bug
-from lockfast.core import acquire, latches, law, locks
+from lockfast.core import law, locks, primitives
 from lockfast.core.law import Book, Row
 from lockfast.core.terms import Terms
 from lockfast.errors import BackendError
@@ -34,16 +34,24 @@ def a_repeated_count_down_counts_twice() -> Iterator[None]:
 @contextmanager
 def a_count_down_asks_again_under_a_new_id() -> Iterator[None]:
     """A count-down repeated after a lost reply has a new id, so that it counts again."""
-    honest = acquire.claim_until_known
+    honest = locks.Core.claim_until_known
 
-    async def ask(runtime: Any, backend: Any, claim: Claim, sent: float, limit: float) -> Any:
+    async def ask(
+        self: locks.Core,
+        claims: Sequence[Claim],
+        until: float,
+        since: float,
+        waiting: bool = False,
+    ) -> Any:
+        if claims[0].slots < LATCH or claims[0].wait:
+            return await honest(self, claims, until, since, waiting)
         try:
-            return await honest(runtime, backend, claim, sent, limit / 10)
+            return await honest(self, claims, since + (until - since) / 10, since)
         except BackendError:
-            again = claim._replace(id=claim.id + "'")
-            return await honest(runtime, backend, again, runtime.now(), limit)
+            again = [claim._replace(id=claim.id + "'") for claim in claims]
+            return await honest(self, again, until, self.runtime.now())
 
-    with patch.object(latches, "claim_until_known", ask):
+    with patch.object(locks.Core, "claim_until_known", ask):
         yield
 
 
@@ -138,7 +146,7 @@ def a_barrier_leaves_one_behind() -> Iterator[None]:
 @contextmanager
 def an_unanswered_count_down_is_taken_for_done() -> Iterator[None]:
     """The client does not repeat a count-down without a reply, which may never have arrived."""
-    honest = latches.count_down
+    honest = primitives.count_down
 
     async def count_down(core: locks.Core, terms: Terms) -> bool:
         try:
@@ -146,7 +154,7 @@ def an_unanswered_count_down_is_taken_for_done() -> Iterator[None]:
         except BackendError:
             return True
 
-    with patch.object(latches, "count_down", count_down):
+    with patch.object(primitives, "count_down", count_down):
         yield
 
 
@@ -165,13 +173,13 @@ def a_barrier_counts_parties_that_left() -> Iterator[None]:
 @contextmanager
 def a_timed_out_party_passes_the_barrier() -> Iterator[None]:
     """The result of the wait is ignored."""
-    honest = latches.pass_through
+    honest = primitives.pass_through
 
     async def pass_through(core: locks.Core, terms: Terms, timeout: float | None) -> bool:
         await honest(core, terms, timeout)
         return True
 
-    with patch.object(latches, "pass_through", pass_through):
+    with patch.object(primitives, "pass_through", pass_through):
         yield
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from lab.simulation.world import Node, SimSignal, World
 from lockfast.core import law
 from lockfast.core.law import Row
-from lockfast.core.ports import Backend, Wake
+from lockfast.core.ports import Answer, Store, Wake
 from lockfast.errors import BackendError
-from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
-from lockfast.stores.memory import CAPABILITIES, MemoryStore
+from lockfast.model import Busy, Capabilities, Claim, Gone, Granted, Snapshot
+from lockfast.stores.memory import CAPABILITIES, Memory
 from lockfast.stores.wakeups import Wakeups
 
 QUICK = 0.004  # average delay of a message, in seconds
@@ -92,8 +92,8 @@ class Server(ABC):
         """Break the connections, after a restart."""
 
     @abstractmethod
-    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
-        """Return the backend of a client. ``asked`` is called with each claim that it sends."""
+    def store(self, node: Node, asked: Callable[[Claim], None]) -> Store:
+        """Return the store of a client. ``asked`` is called with each claim that it sends."""
 
     def now(self) -> float:
         return self.world.time * self.rate
@@ -158,24 +158,24 @@ class MemoryServer(Server):
 
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         super().__init__(world, rate, weather)
-        self.store = MemoryStore(self.now, self.wall)
-        self.listeners: dict[str, SimBackend] = {}
+        self.memory = Memory(self.now, self.wall)
+        self.listeners: dict[str, SimStore] = {}
 
     def amnesia(self) -> None:
-        self.store = MemoryStore(self.now, self.wall)
+        self.memory = Memory(self.now, self.wall)
 
-    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
-        return SimBackend(node, self, asked)
+    def store(self, node: Node, asked: Callable[[Claim], None]) -> Store:
+        return SimStore(node, self, asked)
 
     def seen(self, name: str) -> Seen:
-        book, now = self.store._names.get(name), self.now()
+        book, now = self.memory._names.get(name), self.now()
         if book is None:
             return Seen((), (), ())
         kinds = (book._holds, book._waiters[True], book._waiters[False])
         return Seen(*([row for row in kind.values() if row.ends > now] for kind in kinds))
 
     def execute(self, name: str, verb: Callable[..., Any], *args: Any) -> Any:
-        answer, wakeups = self.store.step(name, verb, *args)
+        answer, wakeups = self.memory.step(name, verb, *args)
         self.observe(name)
         for wakeup in wakeups:
             listener = self.listeners.get(wakeup[0])
@@ -185,8 +185,10 @@ class MemoryServer(Server):
         return answer
 
 
-class SimBackend:
-    """The backend port on a node. Each verb is a request, and a reply if none of them is lost."""
+class SimStore(Store):
+    """The store port on a node. Each verb is a request, and a reply if none of them is lost."""
+
+    suspends = True
 
     def __init__(self, node: Node, server: MemoryServer, asked: Callable[[Claim], None]) -> None:
         self.node = node
@@ -203,49 +205,34 @@ class SimBackend:
     async def _ask(self, budget: float, handle: Callable[[], Any]) -> Any:
         return await ask(self.server, self.node, budget, handle)
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        self._asked(claim)
-        self.server.listeners[claim.id] = self
-        self.server.nodes[claim.id] = self.node
-        execute = self.server.execute
-        answer = await self._ask(budget, lambda: execute(claim.name, law.claim, claim))
-        assert isinstance(answer, Granted | Busy | Differs)
-        return answer
-
-    async def claim_batch(
-        self, claims: Sequence[Claim], budget: float
-    ) -> list[Granted | Busy | Differs]:
+    async def claim(self, claims: Sequence[Claim], budget: float) -> list[Answer]:
         execute = self.server.execute
         for claim in claims:
             self._asked(claim)
             self.server.listeners[claim.id] = self
             self.server.nodes[claim.id] = self.node
 
-        def handle() -> list[Granted | Busy | Differs]:
-            answers: list[Granted | Busy | Differs] = []
+        def handle() -> list[Answer]:
+            answers: list[Answer] = []
             for claim in claims:
                 answers.append(execute(claim.name, law.claim, claim))
                 if not isinstance(answers[-1], Granted):
                     break
             return answers
 
-        answers: list[Granted | Busy | Differs] = await self._ask(budget, handle)
+        answers: list[Answer] = await self._ask(budget, handle)
         return answers
 
     async def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         execute = self.server.execute
-        answers: list[Granted | Busy | Gone] = await self._ask(
+        answers: list[Granted | Busy | Gone | BackendError] = await self._ask(
             budget, lambda: [execute(claim.name, law.renew, claim) for claim in claims]
         )
         return answers
 
-    async def release(self, claim: Claim, budget: float) -> bool:
-        execute = self.server.execute
-        return bool(await self._ask(budget, lambda: execute(claim.name, law.release, claim)))
-
-    async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+    async def release(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         execute = self.server.execute
         answers: list[bool] = await self._ask(
             budget, lambda: [execute(claim.name, law.release, claim) for claim in claims]
@@ -288,7 +275,7 @@ class SimBackend:
         return answer
 
     async def names(self, prefix: str, budget: float) -> list[str]:
-        return list(await self._ask(budget, lambda: self.server.store.names(prefix)))
+        return list(await self._ask(budget, lambda: self.server.memory.names(prefix)))
 
     async def break_hold(self, name: str, fence: int, budget: float) -> bool:
         execute = self.server.execute

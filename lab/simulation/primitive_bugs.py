@@ -169,7 +169,7 @@ def a_refused_multi_lock_keeps_its_holds() -> Iterator[None]:
 def a_cancelled_multi_lock_leaves_its_claims() -> Iterator[None]:
     """The claims of a cancelled request are not withdrawn."""
 
-    async def nothing(core: locks.Core, claims: Sequence[Claim]) -> None:
+    async def nothing(core: locks.Core, claims: Sequence[Claim], limit: float) -> None:
         return None
 
     with patch.object(multi, "_leave_all", nothing):

@@ -73,10 +73,10 @@ class Scenario:
     def add_client(self, name: str) -> None:
         dice, world = self.dice, self.world
         node = Node(world, name, 1 + dice.uniform(-DRIFT, DRIFT), dice.uniform(0, 1e6))
-        backend = self.server.backend(node, lambda claim: self.asked(node, claim))
+        store = self.server.store(node, lambda claim: self.asked(node, claim))
         runtime = SimRuntime(node)
         secret = f"{name}{len(self.witness.clients)}"
-        core = Core(runtime, backend, lambda: secret, runtime, backend)
+        core = Core(runtime, store, lambda: secret, runtime, store)
         self.witness.clients.append((node, core))
         for number in range(dice.choice((1, 1, 2))):
             task = world.start(node, self.work(node, core))

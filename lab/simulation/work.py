@@ -114,7 +114,7 @@ class Work(ABC):
         if last and recorded and history is not None:
             operation = history.invoke("", "release", held.claim.id, self.world.time)
         try:
-            await core.release(held, take)
+            await core.wait_released(held, take)
         except (HoldLost, BackendError, NotHeld, Cancelled):
             return False  # the outcome is unknown: the history stays open
         if last:

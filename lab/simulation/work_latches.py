@@ -9,7 +9,7 @@ from typing import Any
 from lab.simulation.witness_latches import BarrierRule, LatchRule
 from lab.simulation.work import RunContext, Work
 from lab.simulation.world import Cancelled, Node
-from lockfast.core import latches
+from lockfast.core import primitives
 from lockfast.core.locks import Core
 from lockfast.core.terms import Terms
 from lockfast.errors import BackendError, NotReplicated
@@ -48,7 +48,7 @@ class Latches(Work):
         restarts = server.restarts
         terms = Terms(rule.name, KEEP, False, slots=LATCH + self.size, take=1, owner=object())
         try:
-            counted = await latches.count_down(core, terms)
+            counted = await primitives.count_down(core, terms)
         except (BackendError, NotReplicated, Cancelled):
             return False  # it may have counted
         if server.restarts == restarts:
@@ -69,7 +69,7 @@ class Latches(Work):
         terms = Terms(rule.name, self.lease, True, slots=LATCH + self.size, take=0, owner=object())
         self._waiting[rule] += 1
         try:
-            passed = await latches.pass_through(
+            passed = await primitives.pass_through(
                 core, terms, self.dice.choice((0.0, 0.5, 3.0, None, None))
             )
         except (BackendError, NotReplicated, Cancelled) as error:
@@ -110,7 +110,7 @@ class Barriers(Work):
         terms = Terms(self.name, self.lease, True, slots=BARRIER + self.size, owner=object())
         try:
             timeout = self.dice.choice((0.0, 0.5, 3.0, 8.0))
-            passed = await latches.pass_through(core, terms, timeout)
+            passed = await primitives.pass_through(core, terms, timeout)
         except (BackendError, NotReplicated, Cancelled) as error:
             if isinstance(error, Cancelled):
                 self.gave_up(node, task)

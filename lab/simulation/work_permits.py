@@ -6,7 +6,7 @@ from lab.simulation.witness_permits import PermitsRule
 from lab.simulation.work import RunContext
 from lab.simulation.work_locks import Holding
 from lab.simulation.world import Cancelled, Node
-from lockfast.core import permits
+from lockfast.core import primitives
 from lockfast.core.locks import Core
 from lockfast.errors import BackendError, ConfigurationError, NotReplicated
 
@@ -41,7 +41,7 @@ class Permits(Holding):
         sole = rule.resizing(to, self.world.time) and self.context.fine
         count, before = rule.resizes, seen(self.name)
         try:
-            await permits.resize(core, self.terms(size, 1), to)
+            await primitives.resize(core, self.terms(size, 1), to)
         except (BackendError, NotReplicated, Cancelled):
             return
         except ConfigurationError:
@@ -55,6 +55,6 @@ class Permits(Holding):
     async def _learn(self, core: Core, size: int) -> None:
         """Ask for the current size: another client changed it."""
         try:
-            _, self._known[core] = await permits.in_use(core, self.terms(size, 1))
+            _, self._known[core] = await primitives.in_use(core, self.terms(size, 1))
         except (BackendError, NotReplicated, Cancelled):
             pass

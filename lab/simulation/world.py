@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import heapq
 import random
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, TypeVar
 
 from lockfast.model import Who
+
+T = TypeVar("T")
 
 SOON = 0.01  # seconds: about as long as a request and its reply take
 
@@ -205,6 +207,12 @@ class SimRuntime:
             await work
         finally:
             task.shields -= 1
+
+    def stuck(self, holds: Mapping[tuple[str, object], T]) -> list[T]:
+        return []
+
+    def background(self, name: str, work: Callable[[], object]) -> None:
+        work()
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.node.world.start(self.node, work())

@@ -73,7 +73,8 @@ class NotHeld(LockfastError, RuntimeError):
 
 
 class WouldDeadlock(LockfastError, RuntimeError):
-    """The owner already holds what it would have to wait for, so it would wait for itself forever.
+    """The owner already holds what it would have to wait for, so it would wait for itself forever;
+    or another task of its event loop does, which a blocking call keeps from running.
 
     In a database: two transactions wait for each other, and the database chose this one as the
     victim. Roll back and run the transaction again.

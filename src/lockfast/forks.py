@@ -41,9 +41,11 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    while _quiesced:
-        _quiesced.pop().after_fork_in_parent()
-    _fork_mutex.release()
+    try:
+        while _quiesced:
+            _quiesced.pop().after_fork_in_parent()
+    finally:
+        _fork_mutex.release()
 
 
 def _after_in_child() -> None:
@@ -56,18 +58,16 @@ def _after_in_child() -> None:
 
 
 class ForkSafeMutex:
-    """A module's mutex around state that is consistent at every instant. A forked child, where the
-    thread that held it does not exist, gets a new one."""
+    """A module's mutex around state that is consistent at every instant: ``with mutex.lock:``. A
+    forked child, where the thread that held it does not exist, gets a new one.
+
+    Entered directly, because only for a lock made in C nothing can come between acquiring it and
+    the block: an interrupt inside an ``__enter__`` of ours would leave it locked.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may need what the mutex protects, too
         register(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
 
     def before_fork(self) -> None:
         """Nothing to do: the state is consistent, whoever holds the mutex."""
@@ -76,7 +76,7 @@ class ForkSafeMutex:
         """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 # Platforms without fork have no handlers to register.

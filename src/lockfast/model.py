@@ -50,9 +50,9 @@ class Who:
     @classmethod
     def decoded(cls, text: str) -> Who:
         """Parse the text of ``encoded``; foreign text is shown unchanged, never refused."""
-        parts = text.split(" ")
-        if len(parts) in (3, 4) and parts[1].isdigit():
-            label = unquote(parts[3]) if len(parts) == 4 else ""
+        parts = text.split(" ")  # a fifth part tells attempts to attach a hold apart
+        if len(parts) in (3, 4, 5) and parts[1].isdigit():
+            label = unquote(parts[3]) if len(parts) > 3 else ""
             return cls(unquote(parts[0]), int(parts[1]), unquote(parts[2]), label)
         return cls("unknown", 0, text)
 

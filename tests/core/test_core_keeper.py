@@ -29,15 +29,15 @@ def client() -> Iterator[lockfast.Client]:
 class DelayedReply:
     """The first renewal is executed at once, and its reply delayed until `arrive`."""
 
-    def __init__(self, backend: Any) -> None:
-        self._renew, backend.renew = backend.renew, self._delayed
+    def __init__(self, store: Any) -> None:
+        self._renew, store.renew = store.renew, self._delayed
         self._arrives = threading.Event()
         self.executed = threading.Event()
         self.sent = 0
 
-    async def _delayed(self, *arguments: Any) -> Any:
+    def _delayed(self, *arguments: Any) -> Any:
         self.sent += 1
-        answers = await self._renew(*arguments)
+        answers = self._renew(*arguments)
         if not self.executed.is_set():
             self.executed.set()
             assert self._arrives.wait(LIMIT)
@@ -64,8 +64,8 @@ def test_a_reply_to_the_keeper_does_not_restore_a_lease_that_was_shortened(
     client: lockfast.Client,
 ) -> None:
     hold = client.lock("a").acquire()
-    keeper = client.core.keeper
-    reply = DelayedReply(keeper.backend)
+    keeper = client._core.keeper
+    reply = DelayedReply(keeper.store)
     keeper.mark_uncertain()  # so that it renews now
     assert reply.executed.wait(LIMIT)
     renewing = in_thread(lambda: hold.renew(lease=2))
@@ -83,11 +83,11 @@ def test_the_keeper_does_not_renew_a_hold_whose_lease_is_being_changed(
 ) -> None:
     hold = client.lock("a").acquire()
     other = client.lock("b").acquire()
-    reply = DelayedReply(client.core.backend)
+    reply = DelayedReply(client._core.store)
     renewing = in_thread(lambda: hold.renew(lease=2))
     assert reply.executed.wait(LIMIT)
     before = client.statistics().renewals
-    client.core.keeper.mark_uncertain()
+    client._core.keeper.mark_uncertain()
     until(lambda: client.statistics().renewals > before)  # of the other hold
     assert hold._held.confirmed < hold._held.uncertain_since, "the keeper renewed it"
     reply.arrive()
@@ -99,7 +99,7 @@ def test_the_keeper_does_not_renew_a_hold_whose_lease_is_being_changed(
 
 def test_changes_of_a_lease_are_sent_one_after_the_other(client: lockfast.Client) -> None:
     hold = client.lock("a").acquire()
-    reply = DelayedReply(client.core.backend)
+    reply = DelayedReply(client._core.store)
     first = in_thread(lambda: hold.renew(lease=60))
     assert reply.executed.wait(LIMIT)
     second = in_thread(lambda: hold.renew(lease=2))
@@ -119,16 +119,16 @@ def test_after_a_failed_thread_start_nothing_is_held_and_the_next_hold_is_renewe
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(client.core.keeper.runtime, "spawn", no_thread, raising=False)
+        patched.setattr(client._core.keeper.runtime, "spawn", no_thread, raising=False)
         with pytest.raises(RuntimeError, match="can't start"):
             client.lock("a").acquire()
         # Claims that were given up are left to their leases.
-        client.core.keeper.keep_withdrawing(Claim("default:b", "1", "who", 30.0))
+        client._core.keeper.keep_withdrawing(Claim("default:b", "1", "who", 30.0))
     assert client.names() == [] and client.statistics().held == 0
     with client.lock("a"):
-        assert client.core.keeper.running
+        assert client._core.keeper.running
         before = client.statistics().renewals
-        client.core.keeper.mark_uncertain()
+        client._core.keeper.mark_uncertain()
         until(lambda: client.statistics().renewals > before)
 
 
@@ -142,7 +142,11 @@ def test_a_keeper_that_retires_leaves_the_schedule_of_the_next_one() -> None:
     runtime: Any = SimpleNamespace(
         now=lambda: next(now), mutex=nullcontext, spawn=lambda name, work: started.append(name)
     )
-    keeper = Keeper(runtime, SimpleNamespace(listen=listen), Ledger(runtime))  # type: ignore[arg-type]
+    keeper = Keeper(
+        runtime,
+        SimpleNamespace(listen=listen, in_session=False, on_uncertain=lambda callback: None),
+        Ledger(runtime),
+    )  # type: ignore[arg-type]
     retire = keeper._retire
 
     def retire_as_a_hold_arrives() -> bool:
@@ -156,14 +160,14 @@ def test_a_keeper_that_retires_leaves_the_schedule_of_the_next_one() -> None:
 
 
 def test_the_keeper_sleeps_in_portions_that_every_poll_accepts(client: lockfast.Client) -> None:
-    backend: Any = client.core.keeper.backend
-    listen, timeouts = backend.listen, []
+    store: Any = client._core.keeper.store
+    listen, timeouts = store.listen, []
 
     async def recorded(timeout: float) -> None:
         timeouts.append(timeout)
         await listen(timeout)
 
-    backend.listen = recorded
+    store.listen = recorded
     with client.lock("a", lease=30 * 86400, renew=False):
         until(lambda: timeouts)
     assert max(timeouts) == LONGEST_SLEEP
@@ -183,11 +187,11 @@ def test_an_on_lost_callback_that_raises_or_exits_does_not_end_the_keeper(
     client.multi_lock("b", "c", on_lost=on_lost).acquire()
     kept = client.lock("d").acquire()
     for name in ("a", "b"):
-        client.store.forget(f"default:{name}")  # type: ignore[attr-defined]
-    client.core.keeper.mark_uncertain()
+        client._endpoint.forget(f"default:{name}")  # type: ignore[attr-defined]
+    client._core.keeper.mark_uncertain()
     until(lambda: len(called) == 2)
     before = client.statistics().renewals
-    client.core.keeper.mark_uncertain()
+    client._core.keeper.mark_uncertain()
     until(lambda: client.statistics().renewals > before)
     assert kept.is_held
 

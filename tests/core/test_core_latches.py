@@ -1,4 +1,4 @@
-"""Edge cases of latches, barriers and `once_every`, on a scripted backend."""
+"""Edge cases of latches, barriers and `once_every`, on a scripted store."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from datetime import timedelta
 import pytest
 
 from lockfast import BackendError, ConfigurationError, HoldLost, NotHeld
+from lockfast.decorators import seconds_of
 from lockfast.model import BARRIER, LATCH, Busy, Claim, Differs, Granted, kind_of
 from lockfast.runtime.threads import run
-from lockfast.schedule import seconds_of
 
 DAY = 86400.0
 
 
-def failing(backend, verb, *errors, after=False):
+def failing(store, verb, *errors, after=False):
     """Make the verb raise these errors first, before or after it is done, and then work again."""
-    real, left = getattr(backend, verb), list(errors)
+    real, left = getattr(store, verb), list(errors)
 
     async def broken(*args):
         if left and not after:
             raise left.pop(0)
-        answer = await real(*args)
+        answer = real(*args)
         if left:
             raise left.pop(0)
         return answer
 
-    setattr(backend, verb, broken)
+    setattr(store, verb, broken)
     return left
 
 
 def mark_holders(client, name):
-    return run(client.core.inspect(f"default+once:{name}")).holders
+    return run(client._core.inspect(f"default+once:{name}")).holders
 
 
 def test_every_size_has_a_kind():
@@ -51,7 +51,7 @@ def test_the_repr_of_a_primitive_names_its_kind_and_store(lockfast_client):
 
 def test_a_count_down_is_neither_renewed_nor_released(lockfast_client, lockfast_clock):
     assert lockfast_client.latch("a", 2, keep=50).count_down()
-    assert lockfast_client.statistics().held == 0 and not lockfast_client.core.ledger.asking
+    assert lockfast_client.statistics().held == 0 and not lockfast_client._core.ledger.asking
     lockfast_clock.advance(49)
     assert lockfast_client.latch("a", 2).remaining() == 1
     lockfast_clock.advance(1)
@@ -59,22 +59,22 @@ def test_a_count_down_is_neither_renewed_nor_released(lockfast_client, lockfast_
 
 
 def test_a_failed_count_down_is_no_longer_under_way(lockfast_client):
-    failing(lockfast_client.core.backend, "claim", BackendError("broken", transient=False))
+    failing(lockfast_client._core.store, "claim", BackendError("broken", transient=False))
     with pytest.raises(BackendError, match="broken"):
         lockfast_client.latch("a", 2).count_down()
-    assert not lockfast_client.core.ledger.asking
+    assert not lockfast_client._core.ledger.asking
     assert lockfast_client.latch("a", 2).remaining() == 2
 
 
 @pytest.mark.parametrize("answer", [Differs(1), Differs(LATCH + 5), Differs(BARRIER + 2)])
 def test_a_count_down_of_another_kind_is_an_error(lockfast_client, answer):
-    async def differs(*args):
-        return answer
+    def differs(*args):
+        return [answer]
 
-    lockfast_client.core.backend.claim = differs
+    lockfast_client._core.store.claim = differs
     with pytest.raises(ConfigurationError, match=f"{kind_of(answer.slots)}.*a latch of 2"):
         lockfast_client.latch("a", 2).count_down()
-    assert not lockfast_client.core.ledger.asking
+    assert not lockfast_client._core.ledger.asking
 
 
 # ---- passing ---------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def test_a_count_down_of_another_kind_is_an_error(lockfast_client, answer):
 )
 def test_a_waiter_passes_a_latch_even_if_its_release_fails(lockfast_client, error):
     assert lockfast_client.latch("a", 1).count_down()
-    failing(lockfast_client.core.backend, "release", error)
+    failing(lockfast_client._core.store, "release", error)
     assert lockfast_client.latch("a", 1).wait() is True
 
 
 def test_a_time_out_whose_withdrawal_fails_is_a_time_out(lockfast_client, lockfast_clock):
-    failing(lockfast_client.core.backend, "leave", BackendError("broken", transient=False))
+    failing(lockfast_client._core.store, "leave", BackendError("broken", transient=False))
     done = []
     waiter = threading.Thread(
         target=lambda: done.append(lockfast_client.barrier("a", 2).wait(3)), daemon=True
@@ -105,7 +105,7 @@ def test_a_time_out_whose_withdrawal_fails_is_a_time_out(lockfast_client, lockfa
 
 def test_waiting_counts_the_parties_at_a_barrier(lockfast_client):
     assert lockfast_client.barrier("a", 2).waiting() == 0
-    run(lockfast_client.core.backend.claim(claim_at_barrier(), 5.0))
+    lockfast_client._core.store.claim([claim_at_barrier()], 5.0)
     assert lockfast_client.barrier("a", 2).waiting() == 1
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_ends_with_its_period_leaves_no_mark(lockfast_client, lockfas
 
 
 def test_a_run_that_cannot_read_the_clock_is_released(lockfast_client):
-    failing(lockfast_client.core.backend, "inspect", *[BackendError("away")] * 2)
+    failing(lockfast_client._core.store, "inspect", *[BackendError("away")] * 2)
     job = lockfast_client.once_every("1d", name="job")(lambda: "ran")
     with pytest.raises(BackendError, match="away"):
         job()
@@ -172,7 +172,7 @@ def test_a_run_that_cannot_read_the_clock_is_released(lockfast_client):
 
 
 def test_a_run_whose_mark_fails_raises_the_error(lockfast_client, lockfast_clock):
-    failing(lockfast_client.core.backend, "transfer", BackendError("broken", transient=False))
+    failing(lockfast_client._core.store, "transfer", BackendError("broken", transient=False))
     with pytest.raises(BackendError, match="broken"):
         lockfast_client.once_every("1d", name="job")(lambda: "ran")()
     assert lockfast_client.statistics().held == 0
@@ -188,7 +188,7 @@ def test_an_exception_of_a_run_whose_mark_fails_carries_a_note(
         raise ZeroDivisionError
 
     for client in (lockfast_client, lockfast_aio_client):
-        failing(client.core.backend, "transfer", BackendError("broken", transient=False))
+        failing(client._core.store, "transfer", BackendError("broken", transient=False))
     with pytest.raises(ZeroDivisionError) as blocking:
         lockfast_client.once_every("1d", name="job")(plain)()
     with pytest.raises(ZeroDivisionError) as tasks:
@@ -199,7 +199,7 @@ def test_an_exception_of_a_run_whose_mark_fails_carries_a_note(
 
 def test_a_run_that_the_store_forgot_is_lost(lockfast_client):
     def forget():
-        lockfast_client.store.forget("default+once:job")
+        lockfast_client._endpoint.forget("default+once:job")
 
     with pytest.raises(HoldLost, match="'job'"):
         lockfast_client.once_every("1d", name="job")(forget)()
@@ -234,21 +234,21 @@ def test_a_malformed_duration_is_refused(text):
 def test_detaching_is_retried_with_the_remaining_time(lockfast_client, lockfast_clock):
     lockfast_clock.advance(DAY - lockfast_clock.wall() % DAY)
     leases = []
-    real = lockfast_client.core.backend.transfer
+    real = lockfast_client._core.store.transfer
 
     async def slowly(claim, attached, budget):
         leases.append(claim.lease)
-        await real(claim, attached, budget)
+        real(claim, attached, budget)
         if len(leases) == 1:
             lockfast_clock._now += 2
             raise BackendError("the reply is lost")
-        return await real(claim, attached, budget)
+        return real(claim, attached, budget)
 
     async def at_once(seconds):
         lockfast_clock._now += seconds
 
-    lockfast_client.core.backend.transfer = slowly
-    lockfast_client.core.runtime.sleep = at_once
+    lockfast_client._core.store.transfer = slowly
+    lockfast_client._core.runtime.sleep = at_once
     assert lockfast_client.once_every("1d", name="job")(lambda: "ran")() == "ran"
     assert leases[1] == pytest.approx(leases[0] - 2.02)
 
@@ -262,11 +262,11 @@ def test_detaching_fails_after_its_budget_and_the_hold_is_kept(lockfast_client, 
         lockfast_clock._now += seconds
 
     hold = lockfast_client.lock("a").acquire()
-    lockfast_client.core.backend.transfer = away
-    real, lockfast_client.core.runtime.sleep = lockfast_client.core.runtime.sleep, at_once
+    lockfast_client._core.store.transfer = away
+    real, lockfast_client._core.runtime.sleep = lockfast_client._core.runtime.sleep, at_once
     with pytest.raises(BackendError, match="away"):
         hold.detach()
-    lockfast_client.core.runtime.sleep = real
+    lockfast_client._core.runtime.sleep = real
     lockfast_clock.advance(100)
     assert hold.is_held and lockfast_client.statistics().held == 1
 
@@ -275,10 +275,10 @@ def test_a_hold_lost_while_detaching_is_not_kept_again(lockfast_client):
     hold = lockfast_client.lock("a").acquire()
 
     async def lost(*args):
-        lockfast_client.core.ledger.lose(hold._held, "broken")
+        lockfast_client._core.ledger.lose(hold._held, "broken")
         raise BackendError("away", transient=False)
 
-    lockfast_client.core.backend.transfer = lost
+    lockfast_client._core.store.transfer = lost
     with pytest.raises(BackendError, match="away"):
         hold.detach()
     assert lockfast_client.statistics().held == 0
@@ -294,8 +294,8 @@ def test_detaching_waits_for_a_renewal_under_way_but_not_for_ever(lockfast_clien
         slept.append(seconds)
         lockfast_clock._now += seconds
 
-    lockfast_client.core.runtime.sleep = at_once
-    lockfast_client.core.keeper.sending = [hold._held]
+    lockfast_client._core.runtime.sleep = at_once
+    lockfast_client._core.keeper.sending = [hold._held]
     hold.detach()
     assert sum(slept) == pytest.approx(5, abs=0.1)  # one operation's budget
     with pytest.raises(NotHeld):
@@ -313,7 +313,7 @@ def test_a_waiter_whose_wakeup_was_lost_passes_an_open_latch_at_its_refresh(
     waiter.start()
     while not lockfast_client.statistics().waiting:
         pass
-    lockfast_client.store.wakeups.deliver = lambda *args: None
+    lockfast_client._endpoint.wakeups.deliver = lambda *args: None
     assert lockfast_client.latch("a", 1).count_down()
     lockfast_clock.advance(2)
     waiter.join(15)
@@ -322,6 +322,6 @@ def test_a_waiter_whose_wakeup_was_lost_passes_an_open_latch_at_its_refresh(
 
 def test_a_barrier_answers_like_any_claim(lockfast_client):
     claim = claim_at_barrier()
-    assert isinstance(run(lockfast_client.core.backend.claim(claim, 5.0)), Busy)
+    assert isinstance(lockfast_client._core.store.claim([claim], 5.0)[0], Busy)
     other = claim._replace(id="other")
-    assert isinstance(run(lockfast_client.core.backend.claim(other, 5.0)), Granted)
+    assert isinstance(lockfast_client._core.store.claim([other], 5.0)[0], Granted)

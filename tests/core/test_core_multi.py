@@ -16,7 +16,7 @@ from lockfast.testing import lose
 def interrupted(client, name):
     """Raise KeyboardInterrupt when the store is asked for the first time to end this name's
     claim."""
-    backend, left = client.core.backend, [name]
+    store, left = client._core.store, [name]
 
     def planted(honest):
         async def answer(asked, *more):
@@ -24,12 +24,12 @@ def interrupted(client, name):
             if any(claim.name.endswith(":" + one) for claim in claims for one in left):
                 left.clear()
                 raise KeyboardInterrupt
-            return await honest(asked, *more)
+            return honest(asked, *more)
 
         return answer
 
-    for verb in ("leave", "release", "release_batch"):
-        setattr(backend, verb, planted(getattr(backend, verb)))
+    for verb in ("leave", "release"):
+        setattr(store, verb, planted(getattr(store, verb)))
     return left
 
 
@@ -88,11 +88,14 @@ def test_a_release_whose_coroutine_is_closed_awaits_nothing_more(lockfast_client
     asked = []
 
     @types.coroutine
-    def never(*args):
-        asked.append(args)
+    def never():
         yield
 
-    lockfast_client.core.backend.release_batch = never
+    async def release(*args):
+        asked.append(args)
+        await never()
+
+    lockfast_client._core.store.release = release
     work = release_all(hold._entries)
     work.send(None)
     work.close()

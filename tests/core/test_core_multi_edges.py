@@ -10,24 +10,25 @@ from test_core import scripted, terms
 import lockfast
 from lockfast import BackendError, HoldLost, NotHeld, WouldDeadlock
 from lockfast.core.multi import Part, attempt_all, release_all
+from lockfast.events import Acquired
 from lockfast.runtime.threads import run
 
 
 def part(client, name, **more):
-    return Part(client.core, terms(**more)._replace(name=f"default:{name}"))
+    return Part(client._core, terms(**more)._replace(name=f"default:{name}"))
 
 
 def striking(client, verb, *errors):
     """Make the verb raise these errors, one after the other, after it has done its work."""
-    real, left = getattr(client.core.backend, verb), list(errors)
+    real, left = getattr(client._core.store, verb), list(errors)
 
     async def strikes(*args):
-        answer = await real(*args)
+        answer = real(*args)
         if left:
             raise left.pop(0)
         return answer
 
-    setattr(client.core.backend, verb, strikes)
+    setattr(client._core.store, verb, strikes)
     return left
 
 
@@ -42,7 +43,7 @@ def closed_midway(client, verb, work):
     async def suspends(*args):
         await suspended()
 
-    setattr(client.core.backend, verb, suspends)
+    setattr(client._core.store, verb, suspends)
     work.send(None)
     work.close()
 
@@ -50,7 +51,7 @@ def closed_midway(client, verb, work):
 def test_each_release_of_a_lost_name_raises(lockfast_client):
     outer = lockfast_client.lock("a").acquire()
     hold = lockfast_client.multi_lock("a", "b").acquire()
-    lockfast_client.store.forget("default:a")
+    lockfast_client._endpoint.forget("default:a")
     with pytest.raises(HoldLost):
         hold.renew()
     with pytest.raises(HoldLost, match="'a'"):
@@ -65,13 +66,13 @@ def test_each_release_of_a_lost_name_raises(lockfast_client):
 
 def test_a_hold_that_expired_by_our_clock_is_released_at_the_store(lockfast_client, lockfast_clock):
     asked = []
-    release_batch = lockfast_client.core.backend.release_batch
+    release = lockfast_client._core.store.release
 
     async def counted(claims, budget):
         asked.append([claim.name for claim in claims])
-        return await release_batch(claims, budget)
+        return release(claims, budget)
 
-    lockfast_client.core.backend.release_batch = counted
+    lockfast_client._core.store.release = counted
     names = lockfast_client.lock("a"), lockfast_client.lock("b", lease=10)
     hold = lockfast_client.multi_lock(*names).acquire()
     lockfast_clock.advance(9.95)  # validity ends a little before the store's lease
@@ -87,7 +88,7 @@ def interrupt():
 
 def test_an_interrupt_while_the_store_does_not_answer_is_not_replaced(lockfast_client, caplog):
     hold = lockfast_client.multi_lock("a", "b").acquire()
-    scripted(lockfast_client, "release_batch", interrupt, BackendError("away"))
+    scripted(lockfast_client, "release", interrupt, BackendError("away"))
     with pytest.raises(KeyboardInterrupt):
         hold.release()
     assert "release of 2 claims unknown: away" in caplog.text and not hold.is_held
@@ -96,11 +97,10 @@ def test_an_interrupt_while_the_store_does_not_answer_is_not_replaced(lockfast_c
 def test_a_store_with_a_permanent_error_is_asked_once(lockfast_client):
     hold = lockfast_client.multi_lock("a", "b").acquire()
     broken = BackendError("broken", transient=False)
-    left = scripted(lockfast_client, "release_batch", broken, [True, True])
-    asked = scripted(lockfast_client, "release")
+    left = scripted(lockfast_client, "release", broken, [True, True])
     with pytest.raises(BackendError, match="whether 'b' was released is unknown") as caught:
         hold.release()
-    assert not caught.value.transient and len(left) == 1 and asked == []
+    assert not caught.value.transient and len(left) == 1
     hold.release()  # a release whose outcome is unknown may be repeated
     with pytest.raises(NotHeld):
         hold.release()
@@ -108,7 +108,7 @@ def test_a_store_with_a_permanent_error_is_asked_once(lockfast_client):
 
 def test_a_release_of_a_hold_that_the_store_forgot_is_a_loss(lockfast_client):
     hold = lockfast_client.multi_lock("a", "b").acquire()
-    lockfast_client.store.forget("default:b")
+    lockfast_client._endpoint.forget("default:b")
     with pytest.raises(HoldLost, match="'b'"):
         hold.release()
     assert not lockfast_client.names()
@@ -129,13 +129,13 @@ def test_a_failed_downgrade_of_a_writer_in_a_multi_lock_is_raised(lockfast_clien
 def test_a_renewal_by_hand_does_not_make_a_reader_a_writer_again(lockfast_client):
     rw = lockfast_client.rwlock("r")
     writing, reading = rw.write().acquire(), rw.read().acquire()
-    renew = lockfast_client.core.backend.renew
+    renew = lockfast_client._core.store.renew
 
     async def meanwhile(*args):
         writing.release()
-        return await renew(*args)
+        return renew(*args)
 
-    lockfast_client.core.backend.renew = meanwhile
+    lockfast_client._core.store.renew = meanwhile
     reading.renew(lease=50)
     assert reading.lease == 50 and not rw.write().is_held
     with pytest.raises(WouldDeadlock):
@@ -145,52 +145,50 @@ def test_a_renewal_by_hand_does_not_make_a_reader_a_writer_again(lockfast_client
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_client_closed_between_the_grants_and_their_entry_keeps_none(lockfast_client, at):
-    enter = lockfast_client.core.ledger.enter
-    entered = []
+    events = []
 
-    def closes(*args):
-        enter(*args)
-        entered.append(args)
-        if len(entered) > at:
-            lockfast_client.core.ledger.closed = True
+    @lockfast_client.on_event
+    def closes(event):
+        events.append(event)
+        if sum(isinstance(one, Acquired) for one in events) > at:
+            lockfast_client._core.ledger.closed = True
 
-    lockfast_client.core.ledger.enter = closes
     with pytest.raises(NotHeld, match="closed"):
         lockfast_client.multi_lock("a", "b", "c").acquire()
-    assert not lockfast_client.names() and not lockfast_client.core.ledger.kept
-    assert not lockfast_client.core.ledger.asking
+    assert not lockfast_client.names() and not lockfast_client._core.ledger.kept
+    assert not lockfast_client._core.ledger.asking
 
 
 def test_claims_that_could_not_be_withdrawn_are_withdrawn_by_the_keeper(
     lockfast_client, lockfast_clock
 ):
-    left = striking(lockfast_client, "claim_batch", KeyboardInterrupt())
-    leave = lockfast_client.core.backend.leave
+    left = striking(lockfast_client, "claim", KeyboardInterrupt())
+    leave = lockfast_client._core.store.leave
     scripted(lockfast_client, "leave", *[BackendError("away")] * 3)
     with pytest.raises(KeyboardInterrupt):
         lockfast_client.multi_lock("a", "b", "c").acquire()
     assert left == [] and lockfast_client.names() == ["a", "b", "c"]
-    lockfast_client.core.backend.leave = leave
+    lockfast_client._core.store.leave = leave
     lockfast_clock.advance(3)
-    assert not lockfast_client.names() and not lockfast_client.core.ledger.withdrawals
+    assert not lockfast_client.names() and not lockfast_client._core.ledger.withdrawals
 
 
 def test_a_permanent_error_of_the_store_leaves_nothing_behind(lockfast_client):
-    striking(lockfast_client, "claim_batch", BackendError("no", transient=False))
+    striking(lockfast_client, "claim", BackendError("no", transient=False))
     with pytest.raises(BackendError, match="no"):
         lockfast_client.multi_lock("a", "b").acquire()
-    assert not lockfast_client.names() and not lockfast_client.core.ledger.asking
+    assert not lockfast_client.names() and not lockfast_client._core.ledger.asking
 
 
 def test_locks_of_another_layout_are_acquired_one_by_one(lockfast_client):
     asked = []
-    claim_batch = lockfast_client.core.backend.claim_batch
+    claim = lockfast_client._core.store.claim
 
-    async def counted(claims, budget):
-        asked.append([claim.name[-1] for claim in claims])
-        return await claim_batch(claims, budget)
+    def counted(claims, budget):
+        asked.append([one.name[-1] for one in claims])
+        return claim(claims, budget)
 
-    lockfast_client.core.backend.claim_batch = counted
+    lockfast_client._core.store.claim = counted
     parts = [
         part(lockfast_client, name, layout="simple" if name in "ad" else "") for name in "abcd"
     ]
@@ -225,10 +223,10 @@ def test_each_name_shows_its_own_label(lockfast_client):
 
 def test_holds_of_a_coroutine_closed_midway_are_left_to_their_leases(lockfast_client):
     parts = [part(lockfast_client, name) for name in "ab"]
-    claim_batch = lockfast_client.core.backend.claim_batch
-    closed_midway(lockfast_client, "claim_batch", attempt_all(parts, None))
-    lockfast_client.core.backend.claim_batch = claim_batch
+    claim = lockfast_client._core.store.claim
+    closed_midway(lockfast_client, "claim", attempt_all(parts, None))
+    lockfast_client._core.store.claim = claim
     held = run(attempt_all(parts, None))
     entries = [(one.core, held, 1) for one, held in zip(parts, held, strict=True)]
-    closed_midway(lockfast_client, "release_batch", release_all(entries))
+    closed_midway(lockfast_client, "release", release_all(entries))
     assert lockfast_client.names() == ["a", "b"]

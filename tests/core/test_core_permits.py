@@ -8,7 +8,7 @@ from test_core_multi_edges import closed_midway
 
 import lockfast
 from lockfast import BackendError, HoldLost
-from lockfast.core.permits import take_permit
+from lockfast.core.primitives import take_permit
 from lockfast.model import Gone
 
 
@@ -23,7 +23,7 @@ def test_a_permit_that_is_gone_before_its_id_is_returned_is_lost(lockfast_client
     scripted(lockfast_client, "transfer", Gone())
     with pytest.raises(HoldLost, match="'a'"):
         lockfast_client.permits("a", 2).acquire()
-    assert not lockfast_client.core.ledger.by_owner and not lockfast_client.names()
+    assert not lockfast_client._core.ledger.by_owner and not lockfast_client.names()
 
 
 @pytest.mark.parametrize("transient", [True, False])
@@ -32,11 +32,11 @@ def test_a_permit_that_the_store_does_not_confirm_is_released(hurried, transient
     with pytest.raises(BackendError, match="away"):
         hurried.permits("a", 2).acquire()
     assert len(left) < 98 if transient else len(left) == 98
-    assert not hurried.core.ledger.by_owner and not hurried.names()
+    assert not hurried._core.ledger.by_owner and not hurried.names()
 
 
 def test_a_permit_of_a_coroutine_closed_midway_is_left_to_its_lease(lockfast_client):
-    taking = take_permit(lockfast_client.core, terms(slots=2, owner="x"), None)
+    taking = take_permit(lockfast_client._core, terms(slots=2, owner="x"), None)
     closed_midway(lockfast_client, "transfer", taking)
     assert lockfast_client.names() == ["n"]
 
@@ -51,10 +51,10 @@ def test_a_permit_whose_renewal_failed_is_not_lost(lockfast_client):
 
 
 def test_a_detached_hold_that_the_store_does_not_confirm_is_still_held(hurried):
-    transfer = hurried.core.backend.transfer
+    transfer = hurried._core.store.transfer
     hold = hurried.lock("a").acquire()
     scripted(hurried, "transfer", *[BackendError("away")] * 99)
     with pytest.raises(BackendError, match="away"):
         hold.detach()
-    hurried.core.backend.transfer = transfer
+    hurried._core.store.transfer = transfer
     assert hold.is_held and hurried.attach("a", hold.detach()).fence == hold.fence

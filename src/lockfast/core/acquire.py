@@ -1,260 +1,244 @@
-"""The waiting loop of every primitive and every store, for threads, asyncio and simulation.
+"""Acquiring: one road for every primitive and every store, for threads, asyncio and simulation.
 
-    claim ── granted ─────────────────────────────────────────────► held
-      │ busy
-    watch, and if a wake-up was missed meanwhile, claim again
-      │ busy
-    wait ── wake-up with a grant newer than the last reply ───────► held, with no round trip
-      │ ├── keeper's refresh answered with the grant ─────────────► held
-      │ ├── wake-up without a grant, lost position, silence ► claim again
-      │ └── time-out ─────────────────────────────────────► leave ► not acquired
-
-The loop survives a lost reply (the claim is sent again with the same id), a lost wake-up (the
-keeper's refresh finds the grant), a late wake-up (its fence is older than the last reply), a dead
-keeper (after `SELF_REFRESH` seconds the waiter asks for itself), a store that is unreachable for
-a while (the waiter retries for `PATIENCE` seconds), and cancellation or Ctrl-C at any instant (the
-claim is withdrawn, shielded).
+`Acquiring.acquire` makes the claim and sends the first request. If the store answers at once with a
+grant, which is the common case, the hold is entered without a coroutine. Everything else goes on
+in `Acquiring.go_on`: a reply that is awaited, a lost reply, waiting in the queue (`claim`), the
+time-out, and cancellation or Ctrl-C at any instant (the claim is withdrawn, shielded).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Sequence
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn, TypeAlias
 
-from lockfast.core.keeper import Keeper, budget_for
-from lockfast.core.law import REFRESH
-from lockfast.core.ledger import VALID_FRACTION, Ledger, Waiting, shown
-from lockfast.core.ports import Backend, Runtime
-from lockfast.errors import BackendError, ConfigurationError, NotHeld
-from lockfast.events import WaitBegan
-from lockfast.model import Busy, Claim, Differs, Granted, Snapshot, kind_of
+from lockfast.core.claim import (
+    GRACE,
+    LEAST_BUDGET,
+    Claiming,
+    Obtained,
+    first_budget,
+)
+from lockfast.core.explain import taken_message
+from lockfast.core.keeper import budget_for
+from lockfast.core.ledger import (
+    HELD,
+    LOST,
+    RELEASED,
+    VALID_FRACTION,
+    Alarm,
+    Held,
+    bare,
+    shown,
+)
+from lockfast.core.ports import Answer, Reply
+from lockfast.core.terms import FOREVER, Terms
+from lockfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    NotHeld,
+    WouldDeadlock,
+)
+from lockfast.model import ALL_SLOTS, Claim, Granted, Snapshot
 
-# A waiter that its keeper has not refreshed for so long sends its claim itself.
-SELF_REFRESH = 2 * REFRESH
-# The least time for which a waiter keeps asking a store that does not answer.
-PATIENCE = 10.0
-RETRY_PAUSE, LONGEST_PAUSE = 0.02, 0.2
-# A budget allows this many attempts, so that a request whose reply is lost can be repeated.
-ATTEMPTS = 3
-
-
-@functools.lru_cache(maxsize=64)
-def first_budget(lease: float) -> float:
-    """The budget of an operation's first attempt. Cached: every cycle needs it twice."""
-    return budget_for(lease) / ATTEMPTS
-
-
-# When the request left from which validity counts, when the grant was known, the grant, and whether
-# a wake-up delivered it.
-Obtained = tuple[float, float, Granted, bool]
-
-
-async def obtain(
-    runtime: Runtime,
-    backend: Backend,
-    ledger: Ledger,
-    keeper: Keeper,
-    claim: Claim,
-    sent: float,
-    timeout: float | None,
-    now: float,
-    answer: Granted | Busy | Differs | None,
-    template: str,
-) -> Obtained | Snapshot | None:
-    """Continue after the first ``answer``, to a request that left at ``sent``.
-
-    Return the grant or, on time-out, a snapshot of the holders (None: not asked, or not answered).
-    If this raises, the caller withdraws the claim.
-    """
-    until = float("inf") if timeout is None else sent + timeout
-    if answer is None or isinstance(answer, Granted):
-        rest = budget_for(claim.lease) * (1 - 1 / ATTEMPTS)
-        sent, now, answer = await claim_until_known(runtime, backend, claim, runtime.now(), rest)
-        if isinstance(answer, Granted):
-            return (sent, now, answer, False)
-    if isinstance(answer, Differs):
-        raise differs(claim, answer)
-    if not claim.wait:
-        return None
-    waiter_signal = getattr(backend, "waiter_signal", None)
-    signal = runtime.signal() if waiter_signal is None else waiter_signal(claim)
-    waiting = Waiting(claim, signal)
-    waiting.still(sent, now, answer.retry_after, answer.fence)
-    wait_began: WaitBegan | None = None
-    try:
-        missed = await backend.watch(claim, waiting.wake, sent)
-        with ledger.mutex:
-            ledger.waiting[claim.id] = waiting
-            ledger.contended += 1
-        keeper.schedule(waiting.due)
-        if ledger.listeners is not None:
-            wait_began = ledger.listeners.wait_began(claim, template)
-        _refuse_if_closed(ledger, claim)
-        return await _wait(runtime, backend, ledger, keeper, waiting, until, missed)
-    finally:
-        backend.unwatch(claim)
-        with ledger.mutex:
-            ledger.waiting.pop(claim.id, None)
-        if wait_began is not None:
-            assert ledger.listeners is not None, "the listeners that got the WaitBegan event"
-            ledger.listeners.wait_ended(wait_began, runtime.now() - now)
+Begun = tuple[Claim, object, float]  # the claim, its owner, and when it began
+_new = tuple.__new__  # hot path: skips the named tuple's wrapper that takes keywords
 
 
-async def _wait(
-    runtime: Runtime,
-    backend: Backend,
-    ledger: Ledger,
-    keeper: Keeper,
-    waiting: Waiting,
-    until: float,
-    ask: bool,
-) -> Obtained | Snapshot | None:
-    """Wait in the queue for a wake-up, or claim again, until granted or timed out. ``ask``: claim
-    at once, because a release before watching began may have woken nobody."""
-    claim = waiting.claim
-    budget = budget_for(claim.lease)
-    patience = max(getattr(backend, "patience", PATIENCE), claim.lease)
-    while True:
-        now = runtime.now()
-        if ask:
+# A hold, or the coroutine that goes on until there is one.
+SoonHeld: TypeAlias = Held | Coroutine[Any, Any, Held]
+
+
+class Acquiring(Claiming):
+    """Mixin of a client: acquire holds."""
+
+    _new_secret: Callable[[], str]
+    _secret: str
+    _count: itertools.count[int]
+
+    def acquire(self, terms: Terms, timeout: float | None, insist: bool = True) -> SoonHeld:
+        """Acquire a hold, or raise `AcquireTimeout`. Without a coroutine if the store blocks and
+        grants the claim at once; otherwise return the coroutine to run."""
+        begun = self.begin(terms, timeout)
+        if type(begun) is Held:
+            return begun
+        claim, _, began = begun  # type: ignore[misc]
+        reply: Reply[Sequence[Answer]] | BaseException
+        try:
+            budget = first_budget(claim[3])
+            if timeout is not None and budget > timeout + GRACE:
+                budget = timeout + GRACE
+            reply = self.store.claim((claim,), budget)
+            if type(reply) is list:
+                now = self.runtime.now()
+                answer = reply[0]
+                if type(answer) is Granted and now < began + answer[1] * VALID_FRACTION:
+                    return self.enter(terms, begun, began, now, answer, False)  # type: ignore[arg-type]
+        except BaseException as error:
+            reply = error
+        return self.go_on(terms, timeout, begun, reply, insist)  # type: ignore[arg-type, return-value]
+
+    async def attempt(self, terms: Terms, timeout: float | None) -> Held | Snapshot | None:
+        """Acquire a hold; on time-out, return a snapshot of the holders (None: not asked)."""
+        held = self.acquire(terms, timeout, insist=False)
+        return held if isinstance(held, Held) else await held
+
+    def begin(self, terms: Terms, timeout: float | None) -> Begun | Held:
+        """Make a new claim, or re-enter the hold that this owner already has."""
+        ledger, runtime = self.ledger, self.runtime
+        if ledger.closed:
+            self.refuse_if_closed()
+        name, lease, _, _, fair, slots, take, owner, label, layout, _, _ = terms
+        current, who = runtime.identity(label)
+        if owner is None:
+            owner = current
+        mine = ledger.by_owner.get((name, owner))
+        if mine is not None and self._reenter(mine, take):
+            return mine
+        began = runtime.now()
+        claim_id = f"{self._secret}-{next(self._count)}"
+        fields = (name, claim_id, who, lease, slots, take, fair, timeout != 0, layout)
+        ledger.asking.add(claim_id)
+        return _new(Claim, fields), owner, began
+
+    async def go_on(
+        self,
+        terms: Terms,
+        timeout: float | None,
+        begun: Begun,
+        reply: Reply[Sequence[Answer]] | BaseException,
+        insist: bool = False,
+    ) -> Held | Snapshot | None:
+        """Go on from the reply, or the failure, of the first request, until the hold is acquired.
+        On time-out, raise if the caller ``insists``, or return a snapshot of the holders."""
+        ledger, runtime = self.ledger, self.runtime
+        claim, _, began = begun
+        until = FOREVER if timeout is None else began + timeout
+        try:
+            answer: Answer | None = None
             try:
-                # At the end of the time-out, this request still gets half a budget and `leave` the
-                # other half, so that the caller waits at most one budget longer than it asked.
-                limit = min(budget, max(until - now, budget / 2))
-                sent, now, answer = await claim_until_known(runtime, backend, claim, now, limit)
+                if isinstance(reply, BaseException):
+                    raise reply
+                answers: Sequence[Answer]
+                answers = reply if type(reply) is list else await reply  # type: ignore[misc]
+                answer = answers[0]
             except BackendError as error:
-                now = runtime.now()
-                impatient = now - waiting.last[0] > patience
-                if impatient or not error.transient or now >= until:
+                if not error.transient:
                     raise
-                await runtime.sleep(min(LONGEST_PAUSE, until - now))
-                continue
-            _refuse_if_closed(ledger, claim)
-            if isinstance(answer, Granted):
-                if _is_stale_fence(waiting, answer):
-                    raise BackendError(
-                        f"the store granted {shown(claim.name)} under fence {answer.fence} after "
-                        f"it had issued {waiting.last[1]}: it may have lost its data, and "
-                        "its clock was set back",
-                        transient=False,
-                    )
-                return (sent, now, answer, False)
-            if isinstance(answer, Differs):
-                raise differs(claim, answer)
-            waiting.still(sent, now, answer.retry_after, answer.fence)
-            keeper.schedule(waiting.due)
-        if now >= until:
-            return await leave(backend, keeper, claim, budget / 2)
-        woken = await waiting.signal.wait(min(until - now, SELF_REFRESH))
-        _refuse_if_closed(ledger, claim)
-        delivered, waiting.delivered = waiting.delivered, None
-        now = runtime.now()
-        if delivered is None:
-            # Woken while the previous wake-up was being read, or the keeper is not refreshing.
-            ask = woken or now - waiting.last[0] > SELF_REFRESH
-        elif delivered[1] is not None and (
-            obtained := _accepted_grant(waiting, delivered[0], delivered[1], now)
-        ):
-            return obtained
-        else:
-            ask = True
-
-
-async def claim_until_known(
-    runtime: Runtime, backend: Backend, claim: Claim, sent: float, limit: float
-) -> tuple[float, float, Granted | Busy | Differs]:
-    """Send one claim, again and with the same id while the outcome is unknown and the limit allows:
-    the store then recognizes a claim that was executed although its reply was lost. Return when it
-    was sent, when it was answered, and the answer."""
-
-    async def ask(budget: float) -> list[Granted | Busy | Differs]:
-        return [await backend.claim(claim, budget)]
-
-    sent, now, answers = await ask_until_known(runtime, ask, sent, limit)
-    return sent, now, answers[0]
-
-
-Answers = Sequence[Granted | Busy | Differs]
-
-
-async def ask_until_known(
-    runtime: Runtime,
-    ask: Callable[[float], Awaitable[Answers]],
-    sent: float,
-    limit: float,
-) -> tuple[float, float, Answers]:
-    """Send a batch of claims until the outcome is known, as `claim_until_known` does. The pauses
-    between attempts grow up to a tenth of the limit: a large number of waiters must not keep a
-    store that is down from starting."""
-    until = sent + limit
-    pause = RETRY_PAUSE
-    while True:
-        try:
-            answers = await ask(limit / ATTEMPTS)
             now = runtime.now()
-            leases = [answer.lease for answer in answers if isinstance(answer, Granted)]
-            if not leases or now < sent + min(leases) * VALID_FRACTION:
-                return sent, now, answers
-            # This process or the store was paused: the lease may have expired. Ask again.
-            if now >= until + PATIENCE:
-                raise BackendError("the store's replies take longer than the lease")
-        except BackendError as error:
-            if not error.transient or runtime.now() + pause >= until:
-                raise
-            await runtime.sleep(pause)
-            pause = max(pause, min(2 * pause, limit / 10, LONGEST_PAUSE))
-        sent = runtime.now()
+            if type(answer) is Granted and now < began + answer[1] * VALID_FRACTION:
+                return self.enter(terms, begun, began, now, answer, False)
+            outcome = await self.obtain(claim, until, began, now, answer, terms.template)
+            if isinstance(outcome, Obtained):
+                return self.enter(terms, begun, *outcome)
+            ledger.timed_out += claim.wait
+            if ledger.listeners is not None:
+                waited = runtime.now() - began
+                ledger.listeners.not_acquired(claim, terms.template, waited)
+            if not insist:
+                return outcome
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Cancelled, interrupted or refused: nobody wants what the store has of this claim.
+            self.discard(claim)
+            rest = until + GRACE - runtime.now()
+            limit = min(budget_for(claim.lease) / 2, rest)
+            # A store that has just kept us waiting until the end will not answer now either.
+            if limit > LEAST_BUDGET:
+                await runtime.shielded(self.withdraw(claim, limit), limit)
+            else:
+                self.keeper.keep_withdrawing(claim)
+            if ledger.listeners is not None:
+                waited = runtime.now() - began
+                ledger.listeners.failed(claim, terms.template, waited, error)
+            raise
+        finally:
+            ledger.asking.discard(claim.id)
+        await self.refuse(terms, timeout, outcome, until + GRACE - runtime.now())
 
+    async def refuse(
+        self, terms: Terms, timeout: float | None, outcome: Snapshot | None, rest: float = GRACE
+    ) -> NoReturn:
+        """Raise `AcquireTimeout`, which names the holder: as known from the ``outcome``, or by
+        asking for it, in the ``rest`` of the time."""
 
-def _accepted_grant(
-    waiting: Waiting, sent: float | None, grant: Granted, now: float
-) -> Obtained | None:
-    """The grant that a wake-up or a refresh delivered, or None if it is stale or has expired."""
-    by_wakeup = sent is None
-    last_sent, last_fence = waiting.last
-    if sent is None:
-        if grant.fence <= last_fence:
-            return None  # older than a reply that was "still waiting": a late wake-up
-        sent = last_sent
-    if _is_stale_fence(waiting, grant):
-        return None  # not a possible answer to a refresh: claim again
-    if now >= sent + grant.lease * VALID_FRACTION:
-        return None  # this process was paused and the lease may have expired: claim again
-    return (sent, now, grant, by_wakeup)
+        def ask(limit: float) -> Reply[Snapshot]:
+            return self.store.inspect(terms.name, limit, terms.layout)
 
+        if outcome is None and rest > LEAST_BUDGET:
+            try:
+                outcome = await self.look(ask, rest)
+            except BackendError:
+                pass  # still a time-out; the message just cannot name the holder
+        name = bare(terms.name)
+        message = taken_message(name, timeout or 0.0, outcome)
+        raise AcquireTimeout(message, name=name, timeout=timeout or 0.0, snapshot=outcome)
 
-def _is_stale_fence(waiting: Waiting, grant: Granted) -> bool:
-    """True if the fence is not above the last one known (0: a store without fences)."""
-    return 0 < grant.fence <= waiting.last[1]
+    def enter(
+        self, terms: Terms, begun: Begun, sent: float, now: float, grant: Granted, by_wakeup: bool
+    ) -> Held:
+        """Record a granted claim as a hold, and emit the event."""
+        claim, owner, began = begun
+        ledger = self.ledger
+        _, lease, renews, max_hold, _, _, _, _, _, _, _, warn_after = terms
+        limit = max_hold if renews else lease
+        held = Held(claim, owner, grant[0], now, renews, FOREVER if limit is None else now + limit)
+        if by_wakeup:
+            held.extend_validity_from_wakeup(sent, now, grant[1])
+        else:
+            held.extend_validity(sent, grant[1])
+        due = held.due
+        if warn_after is not None:
+            alarm = Alarm(now + warn_after, warn_after, self.runtime.stack())
+            held.alarm, due = alarm, min(due, alarm.at)
+        listeners = ledger.listeners
+        if listeners is not None:
+            held.acquired_event = event = listeners.acquired(
+                claim, terms.template, grant.fence, now - began
+            )
+        with ledger.mutex:
+            ledger.by_owner[claim[0], owner] = held
+            ledger.kept[claim[1]] = held
+            ledger.wait_time[int((now - began) * 1e6).bit_length()] += 1
+        if due < self.keeper.wakes_at:
+            self.keeper.schedule(due)
+        if listeners is not None:
+            listeners.emit(event)
+        if ledger.closed:
+            self.refuse_if_closed()
+        ledger.asking.discard(claim[1])
+        return held
 
+    def _reenter(self, mine: Held, take: int) -> bool:
+        """Enter the hold once more; False if another thread of its owner has just released it."""
+        self.settle(mine)
+        with self.ledger.mutex:
+            state = mine.state
+            if state is HELD and take <= mine.claim.take:
+                mine.count += 1
+                mine.writes += take == ALL_SLOTS
+                self.ledger.reentered += 1
+                return True
+        if state is HELD:
+            raise WouldDeadlock(
+                f"{shown(mine.claim.name)} is read by the same thread, task or owner that now asks "
+                "to write it, and would wait for itself: release the read hold first, or acquire "
+                "the write lock from the beginning (a writer may also read)"
+            )
+        if state is LOST:
+            raise mine.loss()
+        return False
 
-async def leave(backend: Backend, keeper: Keeper, claim: Claim, limit: float) -> Snapshot | None:
-    """Withdraw the claim from the queue; a grant that crossed is released. If the store does not
-    answer, the keeper keeps trying; at the latest, the waiter expires after `law.WAITER_LEASE` and
-    a grant that crossed after its first lease."""
-    for _ in range(ATTEMPTS):
-        try:
-            return await backend.leave(claim, limit / ATTEMPTS)
-        except BackendError as error:
-            if not error.transient:
-                return None
-    keeper.keep_withdrawing(claim)
-    return None
+    def discard(self, claim: Claim) -> None:
+        """Remove the hold of an unwanted claim from the ledger, if it was entered."""
+        ledger = self.ledger
+        stray = ledger.kept.get(claim.id)
+        if stray is not None:
+            with ledger.mutex:
+                ledger.end(stray, RELEASED, self.runtime.now())
+            ledger.emit_end(stray)
 
-
-def _refuse_if_closed(ledger: Ledger, claim: Claim) -> None:
-    if ledger.closed:
-        raise NotHeld(f"the client was closed while waiting for {shown(claim.name)}")
-
-
-def differs(claim: Claim, answer: Differs) -> ConfigurationError:
-    """The error for a claim whose kind or size differs from that of the name in use."""
-    if claim.take > claim.slots:
-        return ConfigurationError(
-            f"{shown(claim.name)} has {claim.slots} slots: a claim of {claim.take} never fits"
-        )
-    return ConfigurationError(
-        f"{shown(claim.name)} is in use as {kind_of(answer.slots)}, and cannot be "
-        f"{kind_of(claim.slots)} at the same time: use another name, or the same kind and size "
-        "everywhere"
-    )
+    def refuse_if_closed(self) -> None:
+        if self.ledger.closed:
+            raise NotHeld("this client was closed: connect again")

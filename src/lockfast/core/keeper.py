@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from lockfast.core.explain import ago
 from lockfast.core.law import FIRST_LEASE, WAITER_LEASE
 from lockfast.core.ledger import HELD, Alarm, Held, Ledger, Waiting, shown
-from lockfast.core.ports import Backend, KeeperRuntime
+from lockfast.core.ports import KeeperRuntime, Store, answer_of
 from lockfast.errors import BackendError
 from lockfast.model import Busy, Claim, Gone, Granted, Who
 
@@ -52,9 +52,9 @@ def budget_for(lease: float) -> float:
 
 
 class Keeper:
-    def __init__(self, runtime: KeeperRuntime, backend: Backend, ledger: Ledger) -> None:
+    def __init__(self, runtime: KeeperRuntime, store: Store, ledger: Ledger) -> None:
         self.runtime = runtime
-        self.backend = backend
+        self.store = store
         self._ledger = ledger
         self.client: object = None
         self._running = False
@@ -63,14 +63,7 @@ class Keeper:
         self._scan_at = -NEVER
         self._withdraw_at = NEVER
         self.sending: list[Held | Waiting] = []  # entries whose renewal is under way
-        # Some stores report when all holds may be lost at once.
-        on_uncertain = getattr(backend, "on_uncertain", None)
-        self._in_session = on_uncertain is not None
-        self._leave_for = LEAVE_FOR
-        if on_uncertain is not None:
-            on_uncertain(self.mark_uncertain)
-            # After that time an unreachable session has ended.
-            self._leave_for += 2 * backend.capabilities.session
+        store.on_uncertain(self.mark_uncertain)
 
     @property
     def running(self) -> bool:
@@ -86,7 +79,7 @@ class Keeper:
             self.wakes_at = self._scan_at = due
             started, self._running = self._running, True
         if started:
-            self.backend.interrupt()
+            self.store.interrupt()
         else:
             try:
                 self.runtime.spawn("lockfast-keeper", self.run)
@@ -98,7 +91,7 @@ class Keeper:
         """Mark all holds as uncertain, and renew them at once to find out."""
         now = self.runtime.now()
         with self._ledger.mutex:
-            for held in self._ledger.kept.values():
+            for held in list(self._ledger.kept.values()):
                 held.due = held.early = held.uncertain_since = now
         self.schedule(now)
 
@@ -106,7 +99,7 @@ class Keeper:
         """Stop the keeper; holds are no longer renewed."""
         with self._ledger.mutex:
             self._stopped = True
-        self.backend.interrupt()
+        self.store.interrupt()
 
     def mark_ended(self) -> None:
         """Record that the keeper's thread has ended, so that the next `schedule` starts another."""
@@ -132,7 +125,7 @@ class Keeper:
                     # Read the clock again: withdrawing claims takes time.
                     rest = self.wakes_at - self.runtime.now()
                     rest = IDLE if rest == NEVER else min(max(rest, 0.0), LONGEST_SLEEP)
-                    await self.backend.listen(rest)
+                    await answer_of(self.store.listen(rest))
                 except Exception:  # whatever it is, the holds must be kept: log it and continue
                     log.exception("lockfast: unexpected error in the keeper, which continues")
                     await self.runtime.sleep(ERROR_PAUSE)
@@ -162,8 +155,10 @@ class Keeper:
     def keep_withdrawing(self, claim: Claim) -> None:
         """Keep withdrawing a claim for which the store did not answer the first attempt."""
         now = self.runtime.now()
+        # An unreachable session has ended after that time; its length is known once it is granted.
+        leave_for = LEAVE_FOR + 2 * self.store.capabilities.session
         with self._ledger.mutex:
-            self._ledger.withdrawals[claim.id] = (claim, now + self._leave_for)
+            self._ledger.withdrawals[claim.id] = (claim, now + leave_for)
             self._withdraw_at = min(self._withdraw_at, now + LEAVE_EVERY)
         with contextlib.suppress(RuntimeError):  # no thread can be started: its lease ends it
             self.schedule(now + LEAVE_EVERY)
@@ -171,7 +166,7 @@ class Keeper:
     def withdraw_if_session_bound(self, claim: Claim) -> None:
         """Withdraw a claim that has ended here and may still exist at the store. Elsewhere its
         lease ends it; where holds end with a session, nothing does while our session lives."""
-        if self._in_session:
+        if self.store.in_session:
             self.keep_withdrawing(claim)
 
     async def _withdraw_claims(self, now: float) -> None:
@@ -180,7 +175,8 @@ class Keeper:
         for claim_id, (claim, until) in list(self._ledger.withdrawals.items()):
             try:
                 if now < until:
-                    await self.backend.leave(claim, min(LEAVE_BUDGET, budget_for(claim.lease)))
+                    limit = min(LEAVE_BUDGET, budget_for(claim.lease))
+                    await answer_of(self.store.leave(claim, limit))
             except BackendError:
                 self._withdraw_at = self.runtime.now() + LEAVE_EVERY
                 return
@@ -205,7 +201,7 @@ class Keeper:
                 return overdue, work, long  # woken by a wake-up message: nothing is due
             next_at = self._withdraw_at
             due = False
-            for held in self._ledger.kept.values():
+            for held in list(self._ledger.kept.values()):  # a destructor may release one
                 if (alarm := held.alarm) is not None:
                     if alarm.at <= now:
                         long.append((held, alarm))
@@ -221,7 +217,7 @@ class Keeper:
                     due = due or held.due <= now
                 elif held.due < next_at:
                     next_at = held.due
-            for waiting in self._ledger.waiting.values():
+            for waiting in list(self._ledger.waiting.values()):
                 if waiting.early <= now:
                     work.append(waiting)
                     due = due or waiting.due <= now
@@ -245,7 +241,8 @@ class Keeper:
             # The request must end by the first deadline, or the loss would be reported late.
             rest = max(min([entry.deadline for entry in batch]) - sent, LEAST_BUDGET)
             try:
-                answers = await self.backend.renew(claims, fences, min(budget_for(lease), rest))
+                budget = min(budget_for(lease), rest)
+                answers = await answer_of(self.store.renew(claims, fences, budget))
             except BackendError as error:
                 self._not_renewed(error, len(batch), work, lease)
                 return

@@ -165,8 +165,10 @@ def leave(book: Book, claim: Claim) -> Snapshot:
 def transfer(book: Book, claim: Claim, attached: bool) -> Granted | Gone:
     """Record that a hold now belongs to another process or, while detached, to none."""
     mine = book.holds.get(claim.id)
-    if mine is None or (attached and mine.wake_address != DETACHED):
-        return Gone()  # never existed, expired, or another process attached first
+    if mine is None:
+        return Gone()  # never existed, or expired
+    if attached and mine.wake_address != DETACHED and mine.who != claim.who:
+        return Gone()  # another process attached first; the same one asks after a lost reply
     mine.who, mine.wake_address = claim.who, book.wake_address if attached else DETACHED
     return _extend(book, mine, claim.lease)
 

@@ -114,7 +114,7 @@ class Held:
         self.stop_body: Callable[[], None] | None = None
         self.alarm: Alarm | None = None
         self.acquired_event: Acquired | None = None  # emitted; the event of the end is still due
-        self.lasted: float  # set at the end, if listeners are to be notified of it
+        self.lasted: float  # set at the end
 
     def extend_validity(self, sent: float, lease: float) -> None:
         """Count validity from ``sent``, when the request that acquired or renewed the hold left.
@@ -161,10 +161,8 @@ class Held:
 
     def loss(self) -> HoldLost:
         """The error to raise for this lost hold."""
-        # Without a cause, another thread or task with the same owner ended it during a re-entry.
-        cause = self.cause or f"another thread or task of its owner has {self.state.value} it"
         return HoldLost(
-            f"the hold on {shown(self.claim.name)} with fence {self.fence} is lost: {cause}. "
+            f"the hold on {shown(self.claim.name)} with fence {self.fence} is lost: {self.cause}. "
             "Another owner may hold it now: stop, and let the resource refuse this fence",
             name=bare(self.claim.name),
             fence=self.fence,
@@ -237,13 +235,6 @@ class Ledger:
         self.wait_time = [0] * MOST_BITS
         self.hold_time = [0] * MOST_BITS
 
-    def enter(self, held: Held, waited: float) -> None:
-        """Add a new hold. Under the mutex."""
-        claim = held.claim
-        self.by_owner[claim[0], held.owner] = held
-        self.kept[claim[1]] = held
-        self.wait_time[int(waited * 1e6).bit_length()] += 1
-
     @property
     def acquired(self) -> int:
         """The number of holds acquired so far."""
@@ -255,18 +246,18 @@ class Ledger:
         return sum(self.hold_time) - self.lost
 
     def end(self, held: Held, state: State, now: float, cause: str = "") -> None:
-        """End a HELD hold, so that the keeper stops renewing it. Under the mutex."""
+        """End a HELD hold, so that the keeper stops renewing it. Under the mutex. If this is
+        interrupted before the state has changed, it can be repeated."""
         self.kept.pop(held.claim[1], None)
         if state is LOST:
             held.cause = cause
-            self.lost += 1
-        else:
-            self.forget(held)
-        held.state = state  # last: it is read without the mutex, and a loss needs its cause
-        lasted = now - held.acquired_at
+        elif self.by_owner.get(key := (held.claim[0], held.owner)) is held:
+            del self.by_owner[key]
+        held.lasted = lasted = now - held.acquired_at
+        # After all that others rely on: it is read without the mutex, and a loss needs its cause.
+        held.state = state
+        self.lost += state is LOST
         self.hold_time[int(lasted * 1e6).bit_length()] += 1
-        if held.acquired_event is not None:
-            held.lasted = lasted
 
     def lost_before_release(self, held: Held, cause: str) -> HoldLost:
         """Count as lost a hold that the store did not know any more when it was released, and

@@ -15,11 +15,12 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lockfast.core.acquire import ask_until_known, leave
-from lockfast.core.holds import LARGEST_BATCH
+from lockfast.core.acquire import Begun
+from lockfast.core.claim import GRACE, LEAST_BUDGET
 from lockfast.core.keeper import MAX_BUDGET, budget_for
 from lockfast.core.ledger import HELD, Held
-from lockfast.core.locks import Begun, Core
+from lockfast.core.locks import Core
+from lockfast.core.release import LARGEST_BATCH
 from lockfast.core.terms import FOREVER, Terms
 from lockfast.errors import LockfastError
 from lockfast.model import Claim, Granted, Snapshot
@@ -94,6 +95,7 @@ async def _go_on(
     """Acquire the free names, from ``first`` on as far as one request reaches, then wait for the
     first one that is taken; add the holds to ``held``. Re-enter names that this owner holds."""
     core = parts[first].core
+    until = FOREVER if timeout is None else core.runtime.now() + timeout
     begun: list[tuple[int, Begun]] = []
     asked: list[Claim] = []
     answered = 0
@@ -113,19 +115,16 @@ async def _go_on(
                 break  # locks of another layout are acquired one by one
         if not begun:
             return None
-        runtime, limit = core.runtime, budget_for(min(claim.lease for claim in asked))
-        ask = core.backend.claim_batch
-        sent, now, answers = await ask_until_known(
-            runtime, lambda budget: ask(asked, budget), runtime.now(), limit
-        )
+        now = core.runtime.now()
+        sent, now, answers = await core.claim_until_known(asked, until, now)
         for (at, one), answer in zip(begun, answers, strict=False):
             terms = parts[at].terms
             if isinstance(answer, Granted):
                 held[at] = core.enter(terms, one, sent, now, answer, False)
                 answered += 1
                 continue
-            answered += 1  # `attempt` withdraws this one itself
-            outcome = await core.attempt(terms, timeout, one, answer)
+            answered += 1  # `go_on` withdraws this one itself
+            outcome = await core.go_on(terms, timeout, one, [answer])
             if not isinstance(outcome, Held):
                 return Refused(parts[at], outcome)
             held[at] = outcome
@@ -133,8 +132,8 @@ async def _go_on(
     except GeneratorExit:
         raise
     except BaseException as error:
-        limit = budget_for(parts[first].terms.lease)
-        await core.runtime.shielded(_leave_all(core, asked[answered:]), limit)
+        limit = min(budget_for(parts[first].terms.lease), until + GRACE - core.runtime.now())
+        await core.runtime.shielded(_leave_all(core, asked[answered:], limit), max(limit, 0.0))
         if core.ledger.listeners is not None:
             now = core.runtime.now()
             for at, (claim, _, began) in begun[answered:]:
@@ -145,14 +144,17 @@ async def _go_on(
         core.ledger.asking.difference_update([one[0].id for _, one in begun])
 
 
-async def _leave_all(core: Core, claims: Sequence[Claim]) -> None:
+async def _leave_all(core: Core, claims: Sequence[Claim], limit: float) -> None:
     """Withdraw unwanted claims at the store. When it does not answer, the keeper continues."""
-    answers = True
+    until = core.runtime.now() + limit
     for claim in claims:
         core.discard(claim)
-        if not answers:
+    answers = True
+    for claim in claims:
+        rest = min(budget_for(claim.lease), until - core.runtime.now())
+        if not answers or rest <= LEAST_BUDGET:
             core.keeper.keep_withdrawing(claim)
-        elif await leave(core.backend, core.keeper, claim, budget_for(claim.lease)) is None:
+        elif await core.withdraw(claim, rest) is None:
             answers = False
 
 
@@ -179,6 +181,7 @@ async def release_all(acquired: Iterable[Entry]) -> list[LockfastError]:
         raise
     except BaseException:
         rest = [entry for _, some in reversed(groups) for entry in reversed(some)]
-        await core.runtime.shielded(release_all(rest), MAX_BUDGET)
+        if rest:
+            await rest[0][0].runtime.shielded(release_all(rest), MAX_BUDGET)
         raise
     return errors

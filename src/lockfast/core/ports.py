@@ -1,4 +1,4 @@
-"""The core's ports: a runtime that waits, and a backend that stores claims.
+"""The core's ports: a runtime that waits, and a store that keeps claims.
 
 The core is plain ``async def`` and awaits nothing but these. A blocking port blocks and returns, so
 that the coroutine runs to its end in one ``send``; an asyncio port suspends; the simulator's port
@@ -8,11 +8,12 @@ between awaits, under `Runtime.mutex`, and nothing is awaited while the mutex is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from lockfast.errors import BackendError
+from lockfast.errors import BackendError, Unsupported
 from lockfast.model import (
     Busy,
     Capabilities,
@@ -23,7 +24,19 @@ from lockfast.model import (
     Snapshot,
 )
 
+T = TypeVar("T")
+# A value where the store blocks, an awaitable of it where the store suspends.
+Reply: TypeAlias = T | Awaitable[T]
+Answer: TypeAlias = Granted | Busy | Differs
 Wake = Callable[[Granted | None], None]
+
+# The least time for which a waiter keeps asking a store that does not answer.
+PATIENCE = 10.0
+
+
+async def answer_of(reply: Reply[T]) -> T:
+    """Await the answer of a store that suspends."""
+    return (await reply) if isinstance(reply, Awaitable) else reply
 
 
 class Signal(Protocol):
@@ -56,6 +69,10 @@ class Runtime(Protocol):
     def identity(self, label: str) -> tuple[object, str]:
         """The current owner, and its description for people as `Who.encoded` writes it."""
 
+    def stuck(self, holds: Mapping[tuple[str, object], T]) -> list[T]:
+        """Those of the holds, by name and owner, whose owners cannot go on while the caller waits:
+        tasks of the event loop that a blocking wait stops."""
+
     def stack(self) -> Callable[[], str]:
         """A function that formats the stack of the current task or thread. It may be called later
         and from any thread, and it keeps neither the task nor the thread alive."""
@@ -66,77 +83,111 @@ class KeeperRuntime(Runtime, Protocol):
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
 
+    def background(self, name: str, work: Callable[[], object]) -> None:
+        """Call a function of the user, which may block, so that it does not keep the keeper from
+        its work: on a thread of its own if the caller is the keeper, at once otherwise."""
 
-class Backend(Protocol):
-    """One store. Every verb is one atomic step there, idempotent by claim id, done in ``budget``.
 
-    A verb that fails raises `BackendError`: the outcome is unknown, and a retry is harmless.
+class Store(ABC):
+    """One store, for one API. Every verb is one atomic step there, idempotent by claim id.
 
-    Optional attributes:
-
-    - ``claim_now``, ``release_now`` (sync API): plain functions that do the work of ``claim`` and
-      ``release`` in the common case, faster. They return None if they did nothing or do not know
-      the outcome; the core then calls the coroutine.
-    - ``claim_soon``, ``release_soon`` (async API): send the request and return an awaitable, whose
-      value ``claim_result`` and ``release_result`` decode. None means the same as above. They save
-      a coroutine in the common case.
-    - ``waiter_signal(claim)`` (sync API): the signal with which the current thread waits for that
-      claim, for stores where each waiting thread reads its own wake-ups.
-    - ``share_listener_of(keeper_backend)`` (async API): the keeper's backend listens for this one.
-    - ``patience``: how many seconds a waiter keeps asking while the store does not answer.
-    - ``on_uncertain(callback)``, for a store whose holds end with a session: it calls ``callback``,
-      from any thread, when the session is unreachable or has ended. Such a store does not end a
-      hold by the hold's own lease while the session lives, so the keeper withdraws expired holds.
+    A verb is a plain function. It returns the answer where the store blocks, and an awaitable of
+    the answer where the store ``suspends``; only the core awaits it. A verb takes at most
+    ``budget`` seconds. If it fails, the call or the awaitable raises `BackendError`: the outcome
+    is unknown, and a retry is harmless.
     """
 
+    suspends: bool = False
+    patience: float = PATIENCE  # seconds for which a waiter keeps asking a silent store
+    # Holds end with a session. Such a store does not end a hold by the hold's own lease while the
+    # session lives, so the keeper withdraws expired holds.
+    in_session: ClassVar[bool] = False
+
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities: ...
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs: ...
-
-    async def claim_batch(
-        self, claims: Sequence[Claim], budget: float
-    ) -> Sequence[Granted | Busy | Differs]:
+    @abstractmethod
+    def claim(self, claims: Sequence[Claim], budget: float) -> Reply[Sequence[Answer]]:
         """Claim in this order, in as few round trips as the store can, and stop after the first
         claim that is not granted. A claim with a ``layout`` is always a batch of one."""
 
-    async def renew(
+    @abstractmethod
+    def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> Sequence[Granted | Busy | Gone | BackendError]:
+    ) -> Reply[Sequence[Granted | Busy | Gone | BackendError]]:
         """Renew holds (by their fences) and waiters (fence 0). A row that is gone is not created
         again. A store of several servers returns an error for the claims of a server that is
         unreachable, and raises it only if it has no other answer."""
 
-    async def release(self, claim: Claim, budget: float) -> bool: ...
+    @abstractmethod
+    def release(self, claims: Sequence[Claim], budget: float) -> Reply[Sequence[bool]]:
+        """Release holds; False for one that the store does not know (any more)."""
 
-    async def release_batch(self, claims: Sequence[Claim], budget: float) -> Sequence[bool]: ...
+    @abstractmethod
+    def leave(self, claim: Claim, budget: float) -> Reply[Snapshot]:
+        """Withdraw a claim, be it a waiter or a hold, and say who holds the name."""
 
-    async def leave(self, claim: Claim, budget: float) -> Snapshot: ...
+    @abstractmethod
+    def transfer(self, claim: Claim, attached: bool, budget: float) -> Reply[Granted | Gone]:
+        """Write the claim's owner and lease into its hold, which a process gives up or takes."""
 
-    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone: ...
+    @abstractmethod
+    def shrink(self, claim: Claim, budget: float) -> Reply[Granted | Gone]:
+        """Give back all slots of the hold but ``claim.take``."""
 
-    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone: ...
+    @abstractmethod
+    def resize(self, name: str, expected: int, slots: int, budget: float) -> Reply[int]:
+        """Change the slots of a name that has ``expected``; return how many it had (0: none)."""
 
-    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int: ...
-
-    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+    @abstractmethod
+    def watch(self, claim: Claim, wake: Wake, since: float) -> Reply[bool]:
         """Call ``wake`` from now on when the claim is granted or should be sent again. Wake-ups are
         hints: they may be late, duplicated, spurious or missing, and come on any thread. Return
         True if one may have been missed after ``since``, when the claim was sent: then the waiter
         claims again."""
 
+    @abstractmethod
     def unwatch(self, claim: Claim) -> None: ...
 
-    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot: ...
+    @abstractmethod
+    def inspect(self, name: str, budget: float, layout: str = "") -> Reply[Snapshot]: ...
 
-    async def names(self, prefix: str, budget: float) -> Iterable[str]: ...
+    @abstractmethod
+    def names(self, prefix: str, budget: float) -> Reply[Iterable[str]]: ...
 
-    async def break_hold(self, name: str, fence: int, budget: float) -> bool: ...
+    @abstractmethod
+    def break_hold(self, name: str, fence: int, budget: float) -> Reply[bool]: ...
 
-    async def listen(self, timeout: float | None) -> None:
+    @abstractmethod
+    def listen(self, timeout: float | None) -> Reply[None]:
         """Deliver wake-ups until one arrived, `interrupt` was called, or the time-out is over."""
 
+    @abstractmethod
     def interrupt(self) -> None:
         """Make `listen` return, or the next one if none runs. Callable from any thread."""
 
+    @abstractmethod
     def close(self) -> None: ...
+
+    # ---- optional parts --------------------------------------------------------------------
+
+    def signal(self, claim: Claim) -> Signal | None:
+        """The signal with which the caller waits for this claim, for a store where each waiting
+        thread reads its own wake-ups. None: the runtime's."""
+        return None
+
+    def share_listener_of(self, keeper_store: Store) -> None:
+        """Receive wake-ups through the store of the keeper, which listens for both (asyncio)."""
+        return None
+
+    def on_uncertain(self, callback: Callable[[], None]) -> None:
+        """Call ``callback``, from any thread, when the session that all holds are in is
+        unreachable or has ended."""
+        return None
+
+    def transaction(
+        self, full_name: str, name: str, connection: object, timeout: float | None, advisory: bool
+    ) -> Coroutine[Any, Any, int]:
+        """Lock a name in the user's own transaction; the coroutine returns the fence."""
+        raise Unsupported("this store has no transactions that could hold a lock")

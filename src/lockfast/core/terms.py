@@ -22,9 +22,3 @@ class Terms(NamedTuple):
     layout: str = ""
     template: str = ""  # the expression that the name was made of, for events
     warn_after: float | None = None
-
-    def ends_by(self, now: float) -> float:
-        """The time by which a hold ends in any case, unless it is renewed by hand."""
-        if not self.renew:
-            return now + self.lease
-        return FOREVER if self.max_hold is None else now + self.max_hold

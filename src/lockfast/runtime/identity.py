@@ -23,12 +23,14 @@ class ThreadOwner:
 
 
 class _Local(threading.local):
+    """The owner object and the thread object of the current thread."""
+
     def __init__(self) -> None:
         self.owner = ThreadOwner()
         self.thread = threading.current_thread()
 
 
-_local = _Local()
+local = _Local()
 
 
 def current_owner() -> object:
@@ -37,28 +39,22 @@ def current_owner() -> object:
         task = asyncio.current_task(loop)
         if task is not None:
             return task
-    return _local.owner
-
-
-def current_identity(label: str) -> tuple[object, str]:
-    """The current owner and its description, as `Who.encoded` writes it; cached."""
-    if asyncio._get_running_loop() is not None:
-        return task_identity(label)
-    return _local.owner, _encoded(_local.thread.name, label)
+    return local.owner
 
 
 def task_identity(label: str) -> tuple[object, str]:
-    """Do as `current_identity`, where an event loop is known to be running."""
+    """The owner object and the description of the current task."""
     task = asyncio.current_task()
     if task is not None:
-        return task, _encoded(task.get_name(), label)
-    return _local.owner, _encoded(_local.thread.name, label)
+        return task, encoded(task.get_name(), label)
+    return local.owner, encoded(local.thread.name, label)
 
 
 @functools.lru_cache(maxsize=1024)
-def _encoded(thread: str, label: str) -> str:
+def encoded(thread: str, label: str) -> str:
+    """The description of an owner in this process, as `Who.encoded` writes it."""
     return Who(socket.gethostname(), os.getpid(), thread, label).encoded()
 
 
 with contextlib.suppress(AttributeError):  # platforms without fork: the pid never changes
-    os.register_at_fork(after_in_child=_encoded.cache_clear)
+    os.register_at_fork(after_in_child=encoded.cache_clear)

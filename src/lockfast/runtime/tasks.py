@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 from lockfast import clock
 from lockfast.core.ports import Signal
 from lockfast.runtime.identity import current_owner, task_identity
 from lockfast.runtime.stacks import current_stack
+
+T = TypeVar("T")
 
 
 class TaskSignal:
@@ -49,10 +51,13 @@ class TaskRuntime:
     owner = staticmethod(current_owner)
     identity = staticmethod(task_identity)
     stack = staticmethod(current_stack)
-    mutex = staticmethod(threading.Lock)
+    mutex = staticmethod(threading.RLock)  # a destructor may release inside any statement
 
     def signal(self) -> Signal:
         return TaskSignal()
+
+    def stuck(self, holds: Mapping[tuple[str, object], T]) -> list[T]:
+        return []  # a task that waits stops nobody
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(seconds, 0.0))

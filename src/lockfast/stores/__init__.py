@@ -1,6 +1,6 @@
-"""The stores. `open_store` picks one by URL and imports no other.
+"""The stores. `open_endpoint` picks one by URL and imports no other.
 
-A store is opened once per client and makes a backend for either API: a blocking one (also for the
+A store is opened once per client and makes a store for either API: a blocking one (also for the
 keeper of an asyncio client) and one for asyncio.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lockfast.core.ports import Backend, Signal
+from lockfast.core.ports import Signal, Store
 from lockfast.errors import ConfigurationError, Unsupported
+from lockfast.stores.health_checks import HealthCheck, note
 
 if TYPE_CHECKING:
     from lockfast.stores.sql.user_connections import UserConnections
@@ -22,34 +24,55 @@ if TYPE_CHECKING:
 DEFAULT_URL_VARIABLE = "LOCKFAST_URL"
 
 
-class Store(Protocol):
-    """A store, configured but not yet connected."""
+class Endpoint(ABC):
+    """The address and the settings of a store, which makes a `Store` for each API."""
 
     url: str  # without a password
 
-    def blocking(self, signal: Callable[[], Signal]) -> Backend: ...
+    @abstractmethod
+    def blocking(self, signal: Callable[[], Signal]) -> Store:
+        """A store for threads, also for the keeper of an asyncio client."""
 
-    def tasks(self, signal: Callable[[], Signal]) -> Backend: ...
+    @abstractmethod
+    def tasks(self, signal: Callable[[], Signal]) -> Store:
+        """A store for asyncio."""
+
+    def count_replicas(self, replicas: object) -> None:
+        """Make claims count only once so many replicas have acknowledged them."""
+        raise Unsupported(f"{self.url} has no replicas to wait for: leave out replicas=")
+
+    def health_checks(self) -> Iterator[HealthCheck]:
+        """Check the servers, for `lockfast doctor`."""
+        yield note("store", "this kind of store has no health checks of its own")
+
+    def before_fork(self) -> None:
+        """Make the state safe to copy."""
+        return None
+
+    def after_fork_in_parent(self) -> None:
+        """Go on, in the parent."""
+        return None
+
+    def after_fork_in_child(self) -> None:
+        """Discard what belongs to the parent."""
+        return None
 
 
-def open_store(url: object, replicas: object = None) -> Store:
+def open_endpoint(url: object, replicas: object = None) -> Endpoint:
     """Open the store of a URL or of an existing client; None means $LOCKFAST_URL, or else the
     embedded store. ``replicas`` is how many replicas must acknowledge a claim, if a store has
     any."""
-    store = _opened(url)
+    endpoint = _opened(url)
     if replicas is not None:
-        count = getattr(store, "count_replicas", None)
-        if count is None:
-            raise Unsupported(f"{store.url} has no replicas to wait for: leave out replicas=")
-        count(replicas)
-    return store
+        endpoint.count_replicas(replicas)
+    return endpoint
 
 
-def _opened(url: object) -> Store:
+def _opened(url: object) -> Endpoint:
     if url is None:
         url = os.environ.get(DEFAULT_URL_VARIABLE) or ""
         if not url:
-            from lockfast.stores.sqlite.store import default_store
+            from lockfast.stores.sqlite.endpoint import default_store
 
             return default_store()
     if not isinstance(url, str):
@@ -71,78 +94,78 @@ def _opened(url: object) -> Store:
     return _OPENERS[scheme](url)
 
 
-def _open_memory(url: str) -> Store:
+def _open_memory(url: str) -> Endpoint:
     from lockfast.stores.memory import open_memory
 
     return open_memory(url)
 
 
-def _open_sqlite(url: str) -> Store:
-    from lockfast.stores.sqlite.store import open_sqlite
+def _open_sqlite(url: str) -> Endpoint:
+    from lockfast.stores.sqlite.endpoint import open_sqlite
 
     return open_sqlite(url)
 
 
-def _open_redis(url: str) -> Store:
-    from lockfast.stores.redis.store import open_redis
+def _open_redis(url: str) -> Endpoint:
+    from lockfast.stores.redis.endpoint import open_redis
 
     return open_redis(url)
 
 
-def _open_redlock(url: str) -> Store:
-    from lockfast.stores.redlock.store import open_redlock
+def _open_redlock(url: str) -> Endpoint:
+    from lockfast.stores.redlock.endpoint import open_redlock
 
     return open_redlock(url)
 
 
-def _open_sentinel(url: str) -> Store:
-    from lockfast.stores.redis.store import open_sentinel
+def _open_sentinel(url: str) -> Endpoint:
+    from lockfast.stores.redis.endpoint import open_sentinel
 
     return open_sentinel(url)
 
 
-def _open_cluster(url: str) -> Store:
-    from lockfast.stores.redis_cluster.store import open_cluster
+def _open_cluster(url: str) -> Endpoint:
+    from lockfast.stores.redis_cluster.endpoint import open_cluster
 
     return open_cluster(url)
 
 
-def _open_zookeeper(url: str) -> Store:
-    from lockfast.stores.zookeeper.store import open_zookeeper
+def _open_zookeeper(url: str) -> Endpoint:
+    from lockfast.stores.zookeeper.endpoint import open_zookeeper
 
     return open_zookeeper(url)
 
 
-def _open_postgres(url: str) -> Store:
-    from lockfast.stores.sql.postgres.store import open_postgres
+def _open_postgres(url: str) -> Endpoint:
+    from lockfast.stores.sql.postgres.endpoint import open_postgres
 
     return open_postgres(url)
 
 
-def _open_mysql(url: str) -> Store:
-    from lockfast.stores.sql.mysql.store import open_mysql
+def _open_mysql(url: str) -> Endpoint:
+    from lockfast.stores.sql.mysql.endpoint import open_mysql
 
     return open_mysql(url)
 
 
-def _open_client(client: object) -> Store:
+def _open_client(client: object) -> Endpoint:
     """Open the store of an existing client, recognized by its library, which is then loaded."""
     if isinstance(client, list | tuple):
-        from lockfast.stores.redlock.store import open_redlock_clients
+        from lockfast.stores.redlock.endpoint import open_redlock_clients
 
         return open_redlock_clients(client)
     library = type(client).__module__.split(".")[0]
     kinds = {kind.__name__ for kind in type(client).__mro__}
     if library == "redis" and "RedisCluster" in kinds:
-        from lockfast.stores.redis_cluster.store import open_cluster_client
+        from lockfast.stores.redis_cluster.endpoint import open_cluster_client
 
         return open_cluster_client(client)
     if library == "redis":
-        from lockfast.stores.redis.store import open_redis_client
+        from lockfast.stores.redis.endpoint import open_redis_client
 
         return open_redis_client(client)
     if library == "kazoo":
-        from lockfast.stores.zookeeper.store import open_kazoo_client
+        from lockfast.stores.zookeeper.endpoint import open_kazoo_client
 
         return open_kazoo_client(client)
     if library == "sqlalchemy" and hasattr(client, "dialect"):
@@ -160,17 +183,17 @@ def _open_client(client: object) -> Store:
     )
 
 
-def _open_user_connections(user_connections: UserConnections) -> Store:
+def _open_user_connections(user_connections: UserConnections) -> Endpoint:
     if user_connections.dialect == "postgresql":
-        from lockfast.stores.sql.postgres.store import open_postgres_connections
+        from lockfast.stores.sql.postgres.endpoint import open_postgres_connections
 
         return open_postgres_connections(user_connections)
-    from lockfast.stores.sql.mysql.store import open_mysql_connections
+    from lockfast.stores.sql.mysql.endpoint import open_mysql_connections
 
     return open_mysql_connections(user_connections)
 
 
-_OPENERS: dict[str, Callable[[str], Store]] = {
+_OPENERS: dict[str, Callable[[str], Endpoint]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
     "redis": _open_redis,

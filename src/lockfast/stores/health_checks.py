@@ -8,9 +8,8 @@ and refuses nothing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 
 class Level(enum.IntEnum):
@@ -33,13 +32,6 @@ class HealthCheck:
     found: str
     do: str = ""
     facts: Mapping[str, float | int | str] = field(default_factory=dict)
-
-
-@runtime_checkable
-class SupportsHealthChecks(Protocol):
-    """A store that can be checked. Its server has been reached before."""
-
-    def health_checks(self) -> Iterator[HealthCheck]: ...
 
 
 def ok(about: str, found: str) -> HealthCheck:

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 from lockfast import clock, forks
 from lockfast.core import law
 from lockfast.core.law import Row
-from lockfast.core.ports import Signal, Wake
-from lockfast.errors import ConfigurationError
-from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted, Snapshot
+from lockfast.core.ports import Answer, Reply, Signal, Store, Wake
+from lockfast.errors import BackendError, ConfigurationError
+from lockfast.model import Busy, Capabilities, Claim, Gone, Granted, Snapshot
+from lockfast.stores import Endpoint
 from lockfast.stores.health_checks import HealthCheck, note
 from lockfast.stores.wakeups import Wakeups
 
@@ -34,8 +35,8 @@ _private = itertools.count(1)
 class NameBook:
     """The rows of one name, as the law's `Book`; kept only while there are any."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
         self._holds: dict[str, Row] = {}
         self._waiters: dict[bool, dict[str, Row]] = {True: {}, False: {}}
         self.now = self.wall = 0.0
@@ -44,7 +45,7 @@ class NameBook:
     def open(self) -> None:
         """Begin a step: read the clocks and remove dead holds (dead waiters are removed when
         met)."""
-        self.now, self.wall = self._store.clock(), self._store.wall()
+        self.now, self.wall = self._memory.clock(), self._memory.wall()
         for row in [row for row in self._holds.values() if row.ends <= self.now]:
             del self._holds[row.id]
 
@@ -58,10 +59,10 @@ class NameBook:
 
     @property
     def last_fence(self) -> int:
-        return self._store.last_fence
+        return self._memory.last_fence
 
     def next_fence(self) -> int:
-        return self._store.next_fence(self.wall)
+        return self._memory.next_fence(self.wall)
 
     def waiting(self, *, fair: bool) -> Iterable[Row]:
         waiters = self._waiters[fair]
@@ -98,10 +99,10 @@ class NameBook:
         del self._waiters[row.fair][row.id]
 
     def wake(self, row: Row, grant: Granted | None) -> None:
-        self._store.woken.append((row.id, grant))
+        self._memory.woken.append((row.id, grant))
 
 
-class MemoryStore:
+class Memory(Endpoint):
     """All names under one mutex. ``clock`` measures leases; ``wall`` gives dates and a lower bound
     of fences."""
 
@@ -115,20 +116,17 @@ class MemoryStore:
         self.last_fence = 0
         self.woken: list[Wakeup] = []
         self._names: dict[str, NameBook] = {}
-        self._mutex = threading.Lock()
+        # A destructor or a signal handler may come back to the thread that is inside a step.
+        self._mutex = threading.RLock()
+        self._inside: dict[str, list[Callable[[NameBook], object]]] = {}
         self.wakeups = Wakeups()
         self._sweep_at = SWEEP_ABOVE
         forks.register(self)
 
-    def before_fork(self) -> None:
-        """Nothing to do: the child starts with an empty store."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
-
     def after_fork_in_child(self) -> None:
         """Start empty: this store serves one process, and the child is another."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        self._inside.clear()
         self._names.clear()
         self.wakeups.clear()
         self.woken = []
@@ -141,18 +139,42 @@ class MemoryStore:
         """Run one atomic step of the law on one name; return its answer, and the wake-ups to
         deliver afterwards."""
         with self._mutex:
-            book = self._names.get(name)
-            if book is None:
-                if len(self._names) >= self._sweep_at:
-                    self._sweep()
-                book = self._names[name] = NameBook(self)
-            book.open()
+            if name in self._inside:
+                return self._step_inside(name, verb, *args), []
+            outer, book = self.woken, None
             try:
-                return verb(book, *args), self.woken
-            finally:
+                later = self._inside[name] = []
                 self.woken = []
-                if book.empty:
-                    del self._names[name]
+                book = self._names.get(name)
+                if book is None:
+                    if len(self._names) >= self._sweep_at:
+                        self._sweep()
+                    book = self._names[name] = NameBook(self)
+                book.open()
+                answer = verb(book, *args)
+                for postponed in later:
+                    postponed(book)
+                return answer, self.woken
+            finally:
+                self.woken = outer
+                self._inside.pop(name, None)
+                if book is not None and book.empty:
+                    self._names.pop(name, None)
+
+    def _step_inside(self, name: str, verb: Callable[..., T], *args: object) -> T:
+        """A step that begins inside another one of the same name, on the same thread: a destructor
+        that the garbage collector runs, or a signal handler. What ends a claim is postponed to the
+        end of the outer step; anything else would have to wait for it, and is refused."""
+        self._inside[name].append(lambda book: verb(book, *args))
+        if verb is law.release:
+            return True  # type: ignore[return-value]
+        if verb is law.leave:
+            return Snapshot(name, 0, (), (), self.wall())  # type: ignore[return-value]
+        self._inside[name].pop()
+        raise BackendError(
+            f"{name!r} is used by a destructor or signal handler inside another operation on it",
+            transient=False,
+        )
 
     def _sweep(self) -> None:
         """Remove names that have dead rows only. This runs whenever the number of names has
@@ -173,7 +195,7 @@ class MemoryStore:
     def names(self, prefix: str) -> list[str]:
         with self._mutex:
             found = []
-            for name, book in self._names.items():
+            for name, book in list(self._names.items()):
                 book.open()
                 if name.startswith(prefix) and law.look(book, name).slots:
                     found.append(name)
@@ -184,18 +206,18 @@ class MemoryStore:
         with self._mutex:
             self._names.pop(name, None)
 
-    def blocking(self, signal: Callable[[], Signal]) -> MemoryBackend:
-        return MemoryBackend(self, signal())
+    def blocking(self, signal: Callable[[], Signal]) -> MemoryStore:
+        return MemoryStore(self, signal())
 
-    def tasks(self, signal: Callable[[], Signal]) -> MemoryBackend:
-        return MemoryBackend(self, signal())
+    def tasks(self, signal: Callable[[], Signal]) -> MemoryStore:
+        return MemoryStore(self, signal())
 
 
-class MemoryBackend:
-    """The verbs, each one step of the store. They never suspend, so they serve both APIs."""
+class MemoryStore(Store):
+    """The verbs, each one step of the law. They never suspend, so they serve both APIs."""
 
-    def __init__(self, store: MemoryStore, signal: Signal) -> None:
-        self._store = store
+    def __init__(self, memory: Memory, signal: Signal) -> None:
+        self._memory = memory
         self._signal = signal
 
     @property
@@ -203,85 +225,80 @@ class MemoryBackend:
         return CAPABILITIES
 
     def _step(self, name: str, verb: Callable[..., T], *args: object) -> T:
-        answer, wakeups = self._store.step(name, verb, *args)
+        answer, wakeups = self._memory.step(name, verb, *args)
         for wakeup in wakeups:
-            self._store.wakeups.deliver(*wakeup)
+            self._memory.wakeups.deliver(*wakeup)
         return answer
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        return self._step(claim.name, law.claim, claim)
-
-    async def claim_batch(
-        self, claims: Sequence[Claim], budget: float
-    ) -> list[Granted | Busy | Differs]:
-        answers: list[Granted | Busy | Differs] = []
+    def claim(self, claims: Sequence[Claim], budget: float) -> list[Answer]:
+        answers: list[Answer] = []
         for claim in claims:
             answers.append(self._step(claim.name, law.claim, claim))
             if not isinstance(answers[-1], Granted):
                 break
         return answers
 
-    async def renew(
+    def renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone]:
+    ) -> list[Granted | Busy | Gone | BackendError]:
         return [self._step(claim.name, law.renew, claim) for claim in claims]
 
-    async def release(self, claim: Claim, budget: float) -> bool:
-        return self._step(claim.name, law.release, claim)
-
-    async def release_batch(self, claims: Sequence[Claim], budget: float) -> list[bool]:
+    def release(self, claims: Sequence[Claim], budget: float) -> list[bool]:
         return [self._step(claim.name, law.release, claim) for claim in claims]
 
-    async def leave(self, claim: Claim, budget: float) -> Snapshot:
+    def leave(self, claim: Claim, budget: float) -> Snapshot:
         return self._step(claim.name, law.leave, claim)
 
-    async def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
+    def transfer(self, claim: Claim, attached: bool, budget: float) -> Granted | Gone:
         return self._step(claim.name, law.transfer, claim, attached)
 
-    async def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
+    def shrink(self, claim: Claim, budget: float) -> Granted | Gone:
         return self._step(claim.name, law.shrink, claim)
 
-    async def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
+    def resize(self, name: str, expected: int, slots: int, budget: float) -> int:
         return self._step(name, law.resize, expected, slots)
 
-    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        self._store.wakeups.watch(claim.id, wake)
+    def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
+        self._memory.wakeups.watch(claim.id, wake)
         return False  # wake-ups within a process are never lost
 
     def unwatch(self, claim: Claim) -> None:
-        self._store.wakeups.unwatch(claim.id)
+        self._memory.wakeups.unwatch(claim.id)
 
-    async def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
+    def inspect(self, name: str, budget: float, layout: str = "") -> Snapshot:
         return self._step(name, law.look, name)
 
-    async def names(self, prefix: str, budget: float) -> list[str]:
-        return self._store.names(prefix)
+    def names(self, prefix: str, budget: float) -> list[str]:
+        return self._memory.names(prefix)
 
-    async def break_hold(self, name: str, fence: int, budget: float) -> bool:
+    def break_hold(self, name: str, fence: int, budget: float) -> bool:
         return self._step(name, law.break_hold, fence)
 
-    async def listen(self, timeout: float | None) -> None:
+    async def _listen(self, timeout: float | None) -> None:
         await self._signal.wait(timeout)
+
+    def listen(self, timeout: float | None) -> Reply[None]:
+        return self._listen(timeout)
 
     def interrupt(self) -> None:
         self._signal.set()
 
     def close(self) -> None:
-        """Nothing to close: the store lives as long as somebody refers to it."""
+        """Nothing to close: the memory lives as long as somebody refers to it."""
 
 
-_shared: dict[str, MemoryStore] = {}
+_shared: dict[str, Memory] = {}
 _shared_mutex = forks.ForkSafeMutex()
 
 
-def open_memory(url: str) -> MemoryStore:
+def open_memory(url: str) -> Memory:
     """A private store, or the process-wide store of that name."""
     parts = urlsplit(url)
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r}: write memory:// or memory://NAME, and nothing after it")
     if not parts.netloc:
-        return MemoryStore(clock.now, clock.wall)
-    with _shared_mutex:
+        return Memory(clock.now, clock.wall)
+    with _shared_mutex.lock:
         if parts.netloc not in _shared:
-            _shared[parts.netloc] = MemoryStore(clock.now, clock.wall, parts.netloc)
+            _shared[parts.netloc] = Memory(clock.now, clock.wall, parts.netloc)
         return _shared[parts.netloc]

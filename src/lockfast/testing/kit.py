@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from lockfast import aio, sync
 from lockfast.api.client import DEFAULT_LEASE, DEFAULT_NAMESPACE, BaseClient
-from lockfast.core.ports import Runtime, Signal
+from lockfast.core.ports import Runtime, Signal, answer_of
 from lockfast.inputs import Seconds, checked_lease
 from lockfast.runtime.tasks import TaskRuntime
 from lockfast.runtime.threads import BlockingRuntime, run
-from lockfast.stores.memory import MemoryStore
+from lockfast.stores.memory import Memory
 
 C = TypeVar("C", bound=BaseClient)
 
@@ -129,6 +129,7 @@ class VirtualRuntime:
         self.owner = real.owner
         self.identity = real.identity
         self.stack = real.stack
+        self.stuck = real.stuck
         self.shielded = real.shielded
         self._clock = clock
         self._real = real
@@ -144,6 +145,9 @@ class VirtualRuntime:
     async def sleep(self, seconds: float) -> None:
         signal = self._keeper_signal if self._keeping else self.signal()
         await signal.wait(seconds)
+
+    def background(self, name: str, work: Callable[[], object]) -> None:
+        work()
 
     def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         keeper = work()
@@ -178,11 +182,11 @@ def aio_client(
 def _new_client(
     api: type[C], clock: VirtualClock, real: Runtime, lease: Seconds, namespace: str
 ) -> C:
-    store = MemoryStore(clock.now, clock.wall)
+    memory = Memory(clock.now, clock.wall)
     keeper_signal = _KeeperSignal(clock)
-    backend = store.blocking(lambda: keeper_signal)
+    store = memory.blocking(lambda: keeper_signal)
     runtime = VirtualRuntime(clock, real, keeper_signal)
-    return api(store, runtime, backend, backend, lease=lease, namespace=namespace)
+    return api(memory, runtime, store, store, lease=lease, namespace=namespace)
 
 
 def lose(client: BaseClient, name: str) -> int:
@@ -192,8 +196,8 @@ def lose(client: BaseClient, name: str) -> int:
     ``async with`` are cancelled, and others can acquire the name. One round trip per hold.
     """
     full = client._full(name)
-    losing = [held for held in client.core.ledger.kept.values() if held.claim.name == full]
+    losing = [held for held in client._core.ledger.kept.values() if held.claim.name == full]
     for held in losing:
-        run(client.core.keeper.backend.break_hold(full, held.fence, 5.0))
-        client.core.ledger.lose(held, "a test called lockfast.testing.lose()")
+        run(answer_of(client._core.keeper.store.break_hold(full, held.fence, 5.0)))
+        client._core.ledger.lose(held, "a test called lockfast.testing.lose()")
     return len(losing)

@@ -10,7 +10,7 @@ import pytest
 from law_steps import LEASE, LawStore
 from lockfast import clock
 from lockfast.core import law
-from lockfast.errors import ConfigurationError
+from lockfast.errors import ConfigurationError, Unsupported
 from lockfast.model import Busy, Claim, Gone, Granted
 from lockfast.runtime.threads import ThreadSignal, run
 from lockfast.stores.memory import open_memory
@@ -22,42 +22,42 @@ def store() -> LawStore:
 
 
 def test_the_verbs_of_the_memory_backend_are_the_steps_of_the_law(store: LawStore) -> None:
-    backend = store.memory.blocking(ThreadSignal)
+    verbs = store.memory.blocking(ThreadSignal)
     a, b = (Claim("n", claim_id, f"host 1 {claim_id}", LEASE) for claim_id in "ab")
     woken: list[Granted | None] = []
-    granted = run(backend.claim(a, 1))
+    granted = verbs.claim([a], 1)[0]
     assert isinstance(granted, Granted)
-    assert isinstance(run(backend.claim(b, 1)), Busy)
-    run(backend.watch(b, woken.append, 0.0))
-    assert run(backend.renew([a, b], [granted.fence, 0], 1))[0] == granted
-    assert run(backend.transfer(a, False, 1)) == granted
-    assert [holder.fence for holder in run(backend.inspect("n", 1)).holders] == [granted.fence]
-    assert run(backend.break_hold("n", granted.fence, 1))
+    assert isinstance(verbs.claim([b], 1)[0], Busy)
+    verbs.watch(b, woken.append, 0.0)
+    assert verbs.renew([a, b], [granted.fence, 0], 1)[0] == granted
+    assert verbs.transfer(a, False, 1) == granted
+    assert [holder.fence for holder in verbs.inspect("n", 1).holders] == [granted.fence]
+    assert verbs.break_hold("n", granted.fence, 1)
     assert [grant is not None for grant in woken] == [True]
-    backend.unwatch(b)
-    backend.unwatch(b)
-    run(backend.claim(a, 1))
-    assert run(backend.release(b, 1))
-    assert run(backend.leave(a, 1)).holders == ()
+    verbs.unwatch(b)
+    verbs.unwatch(b)
+    verbs.claim([a], 1)[0]
+    assert verbs.release([b], 1)[0]
+    assert verbs.leave(a, 1).holders == ()
     assert len(woken) == 1  # a was granted too, but nobody watched
-    assert backend.capabilities.store == "memory"
-    backend.close()
+    assert verbs.capabilities.store == "memory"
+    verbs.close()
 
 
 def test_an_interrupt_before_listening_is_not_forgotten(store: LawStore) -> None:
-    backend = store.memory.tasks(ThreadSignal)
-    backend.interrupt()
-    run(backend.listen(60))
-    run(backend.listen(0))
+    verbs = store.memory.tasks(ThreadSignal)
+    verbs.interrupt()
+    run(verbs.listen(60))
+    run(verbs.listen(0))
 
 
 def test_names_lists_live_names_sorted_and_by_prefix(store: LawStore) -> None:
-    backend = store.memory.blocking(ThreadSignal)
+    verbs = store.memory.blocking(ThreadSignal)
     for name, lease in (("b:2", 9.0), ("b:1", 9.0), ("a:1", 9.0), ("b:0", 1.0)):
-        run(backend.claim(Claim(name, name, "w", lease), 1))
+        verbs.claim([Claim(name, name, "w", lease)], 1)[0]
     store.pass_time(1.0)
-    assert run(backend.names("b:", 1)) == ["b:1", "b:2"]
-    assert run(backend.names("", 1)) == ["a:1", "b:1", "b:2"]
+    assert verbs.names("b:", 1) == ["b:1", "b:2"]
+    assert verbs.names("", 1) == ["a:1", "b:1", "b:2"]
 
 
 def test_forgetting_a_name_loses_its_holds(store: LawStore) -> None:
@@ -112,3 +112,8 @@ def test_expired_names_are_removed_although_nobody_claims_them_again(store: LawS
         store.pass_time(0.01)
     assert len(store.memory._names) < 4000
     assert len(store.memory.names("")) == 100
+
+
+def test_a_store_without_transactions_says_so() -> None:
+    with pytest.raises(Unsupported, match="no transactions"):
+        open_memory("memory://").blocking(ThreadSignal).transaction("n", "n", None, None, False)
