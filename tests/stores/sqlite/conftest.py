@@ -31,12 +31,16 @@ class Process:
     """A Python process whose code can use the prelude's ``report`` and ``read_line``."""
 
     def __init__(self, code: str, *arguments: str) -> None:
+        environment = dict(os.environ)
+        if "setitimer" in code:
+            # Without coverage, whose own Python code the signal handler would interrupt too.
+            environment = {name: environment[name] for name in environment if name[:4] != "COVE"}
         self._popen = subprocess.Popen(
             [sys.executable, "-c", PRELUDE + code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            env=environment | {"PYTHONPATH": str(SOURCE)},
         )
         self.pid = self._popen.pid
         self._lines: queue.Queue[str] = queue.Queue()

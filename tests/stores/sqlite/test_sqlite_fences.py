@@ -7,13 +7,12 @@ import sqlite3
 from pathlib import Path
 
 import lockfast
+from lockfast.core.ports import Answer
 from lockfast.model import Busy, Claim, Granted
-from lockfast.runtime.threads import run
-from lockfast.stores.sqlite.backend import SqliteBackend
-from lockfast.stores.sqlite.fences import AHEAD, FenceClock
-from lockfast.stores.sqlite.peers import Peers
-from lockfast.stores.sqlite.store import PipeListener
-from lockfast.stores.sqlite.transport import BlockingTransport, File
+from lockfast.stores.sqlite.book import Fences
+from lockfast.stores.sqlite.file import File
+from lockfast.stores.sqlite.inboxes import Inboxes
+from lockfast.stores.sqlite.store import SqliteStore
 
 
 class Host:
@@ -24,30 +23,30 @@ class Host:
         self.now = 1000.0
         self.wall = 2_000_000.0
 
-    def client(self) -> SqliteBackend:
-        peers = Peers(self.path.with_name("locks.db.d"))
-        file = File(self.path, peers, lambda: self.now, lambda: self.wall)
-
-        def close() -> None:
-            file.close()
-            peers.close()
-
-        transport, listener = BlockingTransport(file), PipeListener(peers)
-        return SqliteBackend(transport, listener, peers, lambda: self.now, lambda: self.wall, close)
+    def client(self) -> SqliteStore:
+        inboxes = Inboxes(self.path.with_name("locks.db.d"))
+        file = File(self.path, inboxes.peers, lambda: self.now, lambda: self.wall)
+        return SqliteStore(file, inboxes, suspends=False)
 
     def ceiling(self) -> int:
         with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as file:
             return int(file.execute("SELECT fence_ceiling FROM store").fetchone()[0])
 
 
-def granted(backend: SqliteBackend, name: str, claim_id: str = "id") -> Granted:
-    answer = run(backend.claim(Claim(name, claim_id, "w", 1000.0), 5))
+def claimed(store: SqliteStore, claim: Claim) -> list[Answer]:
+    answers = store.claim([claim], 5)
+    assert isinstance(answers, list)
+    return answers
+
+
+def granted(store: SqliteStore, name: str, claim_id: str = "id") -> Granted:
+    (answer,) = claimed(store, Claim(name, claim_id, "w", 1000.0))
     assert isinstance(answer, Granted)
     return answer
 
 
 def test_fences_grow_although_the_clock_stands_still() -> None:
-    fences = FenceClock(lambda: 5.0)
+    fences = Fences(lambda: 5.0)
     issued = [fences.next() for _ in range(5)]
     assert issued == sorted(set(issued))
     seen = fences.current()
@@ -57,29 +56,29 @@ def test_fences_grow_although_the_clock_stands_still() -> None:
 
 def test_all_waiters_served_in_one_step_get_different_fences(path: Path) -> None:
     host = Host(path)
-    backend = host.client()
+    store = host.client()
     woken: list[Granted | None] = []
-    run(backend.claim(Claim("n", "big", "w", 1000.0, 4, 4), 5))
+    claimed(store, Claim("n", "big", "w", 1000.0, 4, 4))
     for number in range(4):
         claim = Claim("n", f"small {number}", "w", 1000.0, 4)
-        assert isinstance(run(backend.claim(claim, 5)), Busy)
-        run(backend.watch(claim, woken.append, 0.0))
-    assert run(backend.release(Claim("n", "big", "w", 1000.0, 4, 4), 5))
+        assert isinstance(claimed(store, claim)[0], Busy)
+        store.watch(claim, woken.append, 0.0)
+    assert store.release([Claim("n", "big", "w", 1000.0, 4, 4)], 5) == [True]
     fences = [grant.fence for grant in woken if grant is not None]
     assert len(fences) == 4 and fences == sorted(set(fences))
-    backend.close()
+    store.close()
 
 
 def test_a_ceiling_is_raised_before_fences_reach_it(path: Path) -> None:
     host = Host(path)
-    backend, idle = host.client(), host.client()
+    store, idle = host.client(), host.client()
     granted(idle, "idle")
     for number in range(20):
-        host.now += AHEAD / 1e6 / 4
-        assert granted(backend, f"n{number}").fence < host.ceiling()
+        host.now += Fences.AHEAD / 1e6 / 4
+        assert granted(store, f"n{number}").fence < host.ceiling()
     # A client that was idle meanwhile continues below the raised ceiling.
     assert granted(idle, "last").fence < host.ceiling()
-    backend.close()
+    store.close()
     idle.close()
 
 
@@ -87,26 +86,26 @@ def test_a_new_boot_begins_above_all_earlier_fences_whatever_the_clocks_show(pat
     host = Host(path)
     last = 0
     for _ in range(5):
-        backend = host.client()
+        store = host.client()
         for number in range(5):
             host.now += 40.0
-            fence = granted(backend, f"n{number}", "id").fence
+            fence = granted(store, f"n{number}", "id").fence
             assert fence > last
             last = fence
-            run(backend.release(Claim(f"n{number}", "id", "w", 1000.0), 5))
-        backend.close()
+            store.release([Claim(f"n{number}", "id", "w", 1000.0)], 5)
+        store.close()
         host.now = 3.0  # another boot, which the system may not report
         host.wall -= 500.0
 
 
 def test_a_wall_clock_that_steps_has_no_effect_on_an_open_file(path: Path) -> None:
     host = Host(path)
-    backend = host.client()
-    before = granted(backend, "a").fence
+    store = host.client()
+    before = granted(store, "a").fence
     host.wall -= 86_400.0
     host.now += 0.001
-    assert before < granted(backend, "b").fence < before + 10_000
-    backend.close()
+    assert before < granted(store, "b").fence < before + 10_000
+    store.close()
 
 
 def test_a_hold_has_its_own_fence_when_another_thread_claims_at_the_same_time(
@@ -114,16 +113,33 @@ def test_a_hold_has_its_own_fence_when_another_thread_claims_at_the_same_time(
 ) -> None:
     with lockfast.connect(f"sqlite:///{tmp_path}/locks.db") as client:
         client.lock("warm").acquire().release()
-        transport = client.core.backend._transport  # type: ignore[attr-defined]
-        execute = transport.execute_now
+        file = client._core.store._file  # type: ignore[attr-defined]
+        execute = file.execute
 
-        def then_another(*arguments: object) -> int:
-            transport.execute_now = execute
-            fence: int = execute(*arguments)
+        def then_another(*arguments: object) -> object:
+            file.execute = execute
+            fence: object = execute(*arguments)
             client.lock("b").acquire()
             return fence
 
-        transport.execute_now = then_another
+        file.execute = then_another
         hold = client.lock("a").acquire()
         (holder,) = client.inspect("a").holders
         assert hold.fence == holder.fence
+
+
+def test_the_first_fence_in_a_replaced_file_is_of_that_file(path: Path) -> None:
+    """The wall clock was set forward meanwhile, so the fences of the new file begin above."""
+    host = Host(path)
+    ours, theirs = host.client(), host.client()
+    granted(ours, "a")
+    for one in path.parent.glob(path.name + "-*"):
+        one.unlink()
+    path.unlink()
+    host.now += 1.0
+    host.wall += 500.0
+    before = granted(theirs, "b").fence
+    host.now += 1.0
+    assert granted(ours, "c").fence > before
+    ours.close()
+    theirs.close()

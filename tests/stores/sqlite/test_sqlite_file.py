@@ -16,7 +16,8 @@ import pytest
 
 import lockfast
 from lockfast.core.keeper import budget_for
-from lockfast.stores.sqlite import transport
+from lockfast.stores.sqlite import file
+from lockfast.stores.sqlite.store import SqliteStore
 
 PATIENCE = 60.0
 Start = Callable[..., Any]
@@ -96,7 +97,7 @@ def test_claims_go_on_in_the_new_file_under_a_greater_fence(
     with lockfast.connect(url) as other:
         hold = other.lock("n").acquire(timeout=PATIENCE)
         assert hold.fence > old
-        time.sleep(2 * transport.CHECK_INTERVAL)
+        time.sleep(2 * file.CHECK_INTERVAL)
         # The client that had the old file open uses the new one by now.
         assert client.lock("n", owner="me").try_acquire() is None
         assert client.inspect("n").holders[0].fence == hold.fence
@@ -188,7 +189,7 @@ def test_a_file_of_an_earlier_boot_is_emptied_but_its_fence_goes_on(url: str, pa
 def test_where_the_system_has_no_boot_id_fences_still_begin_at_the_wall_clock(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "boot_id", lambda: "")
+    monkeypatch.setattr(file, "boot_id", lambda: "")
     began = int(time.time() * 1e6)
     with lockfast.connect(url) as client:
         first = client.lock("n").acquire().fence
@@ -263,7 +264,7 @@ OUT_OF_REACH = {
     "a file system that takes no files": ("", 0o777, "/proc/locks.db"),
 }
 AS_NOBODY = """
-import asyncio, lockfast.stores.sqlite.store
+import asyncio, lockfast.stores.sqlite.endpoint
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 began = time.monotonic()
@@ -333,17 +334,18 @@ def somebody_inside(path: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def test_a_store_that_stays_blocked_is_reported_within_the_budget(
-    client: lockfast.Client, path: Path
+def test_a_store_that_stays_blocked_is_reported_when_patience_is_over(
+    client: lockfast.Client, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(SqliteStore, "patience", 1.0)
     client.lock("n").acquire().release()
     with somebody_inside(path):
         for timeout in (0, None):
             began = time.monotonic()
             with pytest.raises(lockfast.BackendError, match="stayed locked") as refused:
-                client.lock("n", lease=6.0).acquire(timeout=timeout)
-            # One budget to claim, half of one to withdraw; the rest is for a busy machine.
-            assert time.monotonic() - began < 1.5 * budget_for(6.0) + 2.0
+                client.lock("n", lease=1.0).acquire(timeout=timeout)
+            # The patience, and one budget to withdraw; the rest is for a busy machine.
+            assert time.monotonic() - began < 1.0 + budget_for(1.0) + 2.0
             assert str(path) in str(refused.value) and refused.value.transient
     assert client.lock("n").acquire(timeout=30).is_held
 
@@ -370,7 +372,7 @@ file.execute("BEGIN IMMEDIATE"); report("inside"); time.sleep(0.5); file.execute
         url,
     )
     assert blocker.line() == "inside"
-    assert client.lock("n").acquire(timeout=0).is_held
+    assert client.lock("n", lease=0.6).acquire(timeout=PATIENCE).is_held
 
 
 def test_the_event_loop_goes_on_while_the_store_is_blocked(url: str, path: Path) -> None:

@@ -39,7 +39,7 @@ def test_twenty_thousand_names_leave_nothing_behind(client: lockfast.Client, pat
     assert client.names() == []
     assert sizes[-1] <= 1.5 * sizes[0]  # SQLite reuses the log from the start when it is full
     assert client.statistics().held == 0
-    ledger = client.core.ledger
+    ledger = client._core.ledger
     assert not ledger.by_owner and not ledger.kept and not ledger.waiting
 
 
@@ -106,7 +106,7 @@ def test_processes_with_different_names_never_fail_because_of_each_other(
             """
 client = lockfast.connect(url); report("ready"); read_line(); fences = []
 for number in range(300):
-    with client.lock(f"own {os.getpid()} {number}", timeout=0) as hold: fences.append(hold.fence)
+    with client.lock(f"own {os.getpid()} {number}", timeout=60) as hold: fences.append(hold.fence)
 report("done", client.names(f"own {os.getpid()}")); report(*fences)
 """,
             url,

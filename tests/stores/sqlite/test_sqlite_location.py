@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import lockfast
-from lockfast.stores.sqlite import store
+from lockfast.stores.sqlite import endpoint
 
 SOURCE = str(Path(lockfast.__file__).parent.parent)
-SHOW_DEFAULT = "from lockfast.stores.sqlite.store import default_path as d; print(d())"
+SHOW_DEFAULT = "from lockfast.stores.sqlite.endpoint import default_path as d; print(d())"
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_the_default_path_does_not_depend_on_the_environment(tmp_path: Path) -> 
         ).stdout
         for environment, folder in ((bare, "/"), (bare | private, tmp_path))
     }
-    assert paths == {f"{store.default_path()}\n".encode()}
-    assert str(os.getuid()) in str(store.default_path())
+    assert paths == {f"{endpoint.default_path()}\n".encode()}
+    assert str(os.getuid()) in str(endpoint.default_path())
 
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A substitute for /var/tmp."""
-    monkeypatch.setattr(store, "DEFAULT_PARENT", tmp_path)
+    monkeypatch.setattr(endpoint, "DEFAULT_PARENT", tmp_path)
     monkeypatch.delenv("LOCKFAST_URL", raising=False)
     return tmp_path
 
@@ -127,7 +127,7 @@ def test_the_default_folder_is_created_for_this_user_alone(parent: Path) -> None
 
 
 def test_a_default_folder_that_was_opened_to_others_is_made_private_again(parent: Path) -> None:
-    folder = store.default_path().parent
+    folder = endpoint.default_path().parent
     folder.mkdir()
     folder.chmod(0o777)
     with lockfast.connect() as client:
@@ -162,7 +162,7 @@ def a_file(folder: Path) -> None:
 def test_a_default_folder_that_another_user_may_have_created_is_refused(
     parent: Path, put: Callable[[Path], None]
 ) -> None:
-    put(store.default_path().parent)
+    put(endpoint.default_path().parent)
     before = sorted(parent.rglob("*"))
     with pytest.raises(lockfast.ConfigurationError, match="LOCKFAST_URL"):
         lockfast.connect()

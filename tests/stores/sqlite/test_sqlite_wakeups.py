@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import shutil
@@ -16,8 +17,9 @@ import pytest
 
 import lockfast
 from both_apis import APIS, took, until
-from lockfast.core.ports import Wake
 from lockfast.stores.sqlite import peers
+from lockfast.stores.sqlite.book import process_of
+from lockfast.stores.sqlite.inboxes import Inbox, Inboxes
 from lockfast.stores.sqlite.peers import Peers
 from lockfast.stores.wakeup_pipe import WakeupPipe
 
@@ -36,35 +38,43 @@ def test_threads_that_send_their_first_wakeup_at_once_open_one_socket(tmp_path, 
             super().__init__(*args)
 
     monkeypatch.setattr(socket, "socket", Slow)
-    peers = Peers(tmp_path)
+    inboxes = Inboxes(tmp_path)
+    inboxes.peers.wake_address()
     threads = [
-        threading.Thread(target=peers.wake, args=("elsewhere", "id", None)) for _ in range(8)
+        threading.Thread(target=inboxes.wake, args=("elsewhere", "id", None)) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    peers.close()
+    inboxes.close()
     assert len(made) == 1, "the other sockets are never closed"
 
 
-def test_an_interrupt_while_the_socket_opens_does_not_break_later_waits(tmp_path, monkeypatch):
-    ours, theirs = Peers(tmp_path), Peers(tmp_path)
-    bind = ours._bind_socket
+@pytest.mark.parametrize("thread", [True, False])
+def test_an_interrupt_while_the_socket_opens_does_not_break_later_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: bool
+) -> None:
+    ours, theirs = Inboxes(tmp_path), Inboxes(tmp_path)
+    new = ours._new
 
-    def interrupted() -> socket.socket:
-        bind().close()  # bound, and lost before it is stored
+    def interrupted(wake_address: str) -> Inbox:
+        new(wake_address)  # bound, and lost before it is stored
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ours, "_bind_socket", interrupted)
+    monkeypatch.setattr(ours, "_new", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ours.watch("a", lambda grant: None, 0.0)
+        ours.watch("a", lambda grant: None, 0.0, thread)
     monkeypatch.undo()
     woken = threading.Event()
-    ours.watch("a", lambda grant: woken.set(), 0.0)
-    theirs.wake(ours.wake_address(), "a", None)
-    pipe = WakeupPipe()
-    ours.listen(pipe.ready(None)[0], 10.0, pipe.drain)
+    ours.watch("a", lambda grant: woken.set(), 0.0, thread)
+    theirs.peers.wake_address()
+    theirs.wake(ours.address_of("a", thread=thread), "a", None)
+    if thread:
+        asyncio.run(ours.thread_inbox().wait(0.0))
+        ours.thread_inbox().receive()
+    else:
+        ours.listen(WakeupPipe(), 10.0)
     assert woken.is_set()
     ours.close()
     theirs.close()
@@ -106,20 +116,19 @@ def deep(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deleting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Delete], list[str]]:
-    """Delete the files when the next waiter is in the queue and has not opened its socket yet; the
-    list receives its claim id."""
+    """Delete the files when the next waiter is in the queue and is about to open its socket; the
+    list is then not empty."""
 
     def deleting(path: Path, delete: Delete) -> list[str]:
-        watch, met = Peers.watch, []
+        new, met = Inboxes._opened, []
 
-        def in_between(self: Peers, claim_id: str, wake: Wake, since: float) -> bool:
+        def in_between(self: Inboxes, suffix: str) -> Inbox:
             if not met:
-                assert self._socket is None
-                met.append(claim_id)
+                met.append(suffix)
                 delete(path)
-            return watch(self, claim_id, wake, since)
+            return new(self, suffix)
 
-        monkeypatch.setattr(Peers, "watch", in_between)
+        monkeypatch.setattr(Inboxes, "_opened", in_between)
         return met
 
     return deleting
@@ -176,14 +185,16 @@ def test_a_folder_that_cannot_be_created_is_still_an_error(
             other.lock("n").acquire(timeout=PATIENCE)
 
 
-def test_a_client_that_registers_again_opens_its_socket_again(deep: Path) -> None:
-    ours = Peers(deep.with_name("locks.db.d"))
-    ours.watch("id", lambda grant: None, 0.0)
-    before = ours.wake_address()
+@pytest.mark.parametrize("thread", [True, False])
+def test_a_client_that_registers_again_opens_its_socket_again(deep: Path, thread: bool) -> None:
+    ours = Inboxes(deep.with_name("locks.db.d"))
+    ours.watch("id", lambda grant: None, 0.0, thread)
+    before = ours.address_of("id", thread=thread)
     delete_the_folder(deep)
-    ours._checked_at -= peers.CHECK_INTERVAL  # it checks again
-    after = ours.wake_address()
-    assert after != before
+    ours.peers._checked_at -= peers.CHECK_INTERVAL  # it checks again
+    after = ours.address_of("id", thread=thread)
+    assert process_of(after) != process_of(before)
+    # The keeper listens there, also for a thread that waits on its old socket.
     assert {one.name for one in deep.with_name("locks.db.d").iterdir()} == {
         f"{after}.life",
         f"{after}.wake",

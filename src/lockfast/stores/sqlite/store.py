@@ -1,143 +1,239 @@
-"""The opened store, its URLs, and the default file.
+"""The verbs on the SQLite store: each applies the law of slots to one name in one transaction.
 
-The default file is the same for every process of one user on one host, whatever its environment: a
-cron job and a shell must share it. So its path depends on the user id alone, not on environment
-variables such as $TMPDIR, and it is in a separate folder that no other user can write to.
+`core.law` decides, `book` reads and writes the rows, `file` runs the transaction. This module
+connects the three, and sends wake-ups after the commit, never before: a waiter would trust a
+wake-up with a grant that was rolled back.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from lockfast import clock, forks
-from lockfast.core.ports import Signal
-from lockfast.errors import ConfigurationError
-from lockfast.stores.health_checks import HealthCheck
-from lockfast.stores.sqlite.backend import SqliteBackend, Transport
-from lockfast.stores.sqlite.peers import Peers
-from lockfast.stores.sqlite.transport import BlockingTransport, File, TaskTransport
-from lockfast.stores.wakeup_pipe import WakeupPipe
+from lockfast.core import law
+from lockfast.core.ports import Answer, Reply, Signal, Store, Wake
+from lockfast.errors import BackendError
+from lockfast.model import LATCH, Busy, Capabilities, Claim, Gone, Granted, Snapshot
+from lockfast.stores.sqlite.book import (
+    CLAIM_TAKEN,
+    CLAIM_UNCONTENDED,
+    NAMES,
+    RELEASE_UNCONTENDED,
+    Rows,
+    SqlBook,
+    extend_batch,
+    process_of,
+)
+from lockfast.stores.sqlite.file import File, Locked
+from lockfast.stores.sqlite.inboxes import Inboxes
 
-DEFAULT_PARENT = Path("/var/tmp")
+T = TypeVar("T")
+K = TypeVar("K", Claim, str)
 
-
-class PipeListener:
-    """The keeper's listener: polls the wake-up socket, watched processes, and an interrupt pipe."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._interrupt = WakeupPipe()
-        self.interrupt = self._interrupt.interrupt
-        self.close = self._interrupt.interrupt  # only wakes the thread that listens
-        self.after_fork_in_child = self._interrupt.after_fork_in_child
-
-    async def listen(self, timeout: float | None) -> None:
-        self._peers.listen(*self._interrupt.ready(timeout), self._interrupt.drain)
+CAPABILITIES = Capabilities(
+    store="sqlite", across="host", survives_restart=True, frees_dead_process=True
+)
+MAX_CONTENDED = 1000
+_granted: Callable[[tuple[int, float]], Granted] = partial(tuple.__new__, Granted)  # a hot path
 
 
-class SqliteStore:
-    """The opened store of one client: its connection, its wake address, and its listeners."""
+class SqliteStore(Store):
+    """The store of one client, for one API."""
 
-    def __init__(self, path: Path, prepare: Callable[[], None] = lambda: None) -> None:
-        prepare()
+    capabilities = CAPABILITIES
+
+    def __init__(self, file: File, inboxes: Inboxes, *, suspends: bool) -> None:
+        self.suspends = suspends
+        self._file = file
+        self.inboxes = inboxes
+        self._pipe = inboxes.new_pipe()
+        self._contended: dict[str, None] = {}
+
+    def _do(self, budget: float, step: Callable[..., T], *arguments: Any) -> Reply[T]:
+        """Run a step, which takes some 20 µs; again while another process is inside a transaction.
+        A task suspends only for that: the event loop must not wait for other processes."""
+        if self.suspends:
+            return self._file.attempt_soon(partial(step, *arguments), budget)
         try:
-            if path.is_dir():
-                raise ConfigurationError(f"{path} names a folder: append a file name")
-            path = path.resolve()  # a symlink to the file is the same store, with the same peers
-        except (OSError, RuntimeError) as error:
-            raise ConfigurationError(f"the store {path} cannot be accessed: {error}") from error
-        self.url = f"sqlite://{path}"
-        self._path = path
-        self._peers = Peers(path.with_name(path.name + ".d"))
-        self._file = File(path, self._peers)
-        self._peers.changed = self._interrupt
-        self._listeners: list[PipeListener] = []
-        forks.register(self)
+            return step(*arguments)
+        except Locked:
+            return self._file.attempt(partial(step, *arguments), budget)
 
-    def blocking(self, signal: Callable[[], Signal]) -> SqliteBackend:
-        return self._backend(BlockingTransport(self._file))
+    def _apply(
+        self, verb: Callable[[SqlBook, K], T], subjects: Sequence[K], *, all_or_none: bool = False
+    ) -> list[T]:
+        """Apply a verb of the law to claims or names, in one transaction; with ``all_or_none`` up
+        to the first claim that is not granted."""
+        waits: list[tuple[Claim, str | None, list[str]]] = []
 
-    def tasks(self, signal: Callable[[], Signal]) -> SqliteBackend:
-        return self._backend(TaskTransport(self._file))
+        def work(rows: Rows) -> list[tuple[T, SqlBook]]:
+            now, wall = self._file.now(), self._file.wall()
+            done: list[tuple[T, SqlBook]] = []
+            waits.clear()
+            for subject in subjects:
+                name, claim_id = (subject, "") if isinstance(subject, str) else subject[:2]
+                # The address is created once the file is open and known to be ours, not earlier.
+                address = self.inboxes.address_of(claim_id, thread=not self.suspends)
+                fences, is_dead = self._file.fences, self.inboxes.peers.is_dead
+                book = SqlBook(rows, name, now, wall, address, fences, is_dead)
+                answer = verb(book, subject)
+                done.append((answer, book))
+                if isinstance(answer, Busy) and isinstance(subject, Claim) and subject.wait:
+                    holders = [row.wake_address for row in book.holds.values()]
+                    waits.append((subject, book.predecessor(claim_id), holders))
+                if all_or_none and not isinstance(answer, Granted):
+                    break
+            return done
 
-    def _backend(self, transport: Transport) -> SqliteBackend:
-        listener = PipeListener(self._peers)
-        self._listeners.append(listener)
-        return SqliteBackend(transport, listener, self._peers, clock.now, clock.wall, self.close)
+        done = self._file.step(work)
+        for _, book in done:
+            for row, grant in book.woken:
+                self.inboxes.wake(row.wake_address, row.id, grant)
+        for _, book in done:
+            if book.dead_peers:
+                self.inboxes.peers.remove(book.dead_peers)
+            if book.has_waiters is not None:
+                self._mark_contended(book.name, book.has_waiters)
+        for wait in waits:
+            self._wait_for(*wait)
+        return [answer for answer, _ in done]
 
-    def _interrupt(self) -> None:
-        for listener in self._listeners:
-            listener.interrupt()
+    def _mark_contended(self, name: str, contended: bool) -> None:
+        """Remember whether the name has waiters: then no single statement can serve it."""
+        if not contended:
+            self._contended.pop(name, None)
+        elif name not in self._contended:
+            if len(self._contended) >= MAX_CONTENDED:
+                self._contended.pop(next(iter(self._contended), name), None)
+            self._contended[name] = None
+
+    # ---- claim, renew, release ---------------------------------------------------------------
+
+    def claim(self, claims: Sequence[Claim], budget: float) -> Reply[Sequence[Answer]]:
+        return self._do(budget, self._claim, claims)
+
+    def _claim(self, claims: Sequence[Claim]) -> list[Answer]:
+        if len(claims) == 1 and (answer := self._claim_at_once(claims[0])) is not None:
+            return [answer]
+        return self._apply(law.claim, claims, all_or_none=True)
+
+    def _claim_at_once(self, claim: Claim) -> Answer | None:
+        """Claim in one statement, in the common cases; None: the law has to decide."""
+        name, claim_id, who, lease, slots, take, fair, wait, _ = claim
+        file = self._file
+        if not 0 < take <= slots < LATCH or file.fences.ceiling_due:
+            return None
+        address = self.inboxes.address_of(claim_id, thread=not self.suspends)
+        now, wall = file.now(), file.wall()
+        if name not in self._contended:
+            row = (name, claim_id, who, take, slots, lease, fair, wall, now + lease, address)
+            fence = file.execute(CLAIM_UNCONTENDED, row, True)
+            if fence is not None:
+                return _granted((fence, lease))
+        if wait:
+            ends = now + law.WAITER_LEASE
+            row = (name, claim_id, who, take, slots, lease, fair, wall, ends, address)
+            noted = file.execute(CLAIM_TAKEN, (*row, now), True)
+            if noted is not None:
+                self._mark_contended(name, True)
+                fence, ends, addresses = noted.split(" ")
+                *holders, predecessor = addresses.split(",")
+                if self._wait_for(claim, predecessor, holders):
+                    rest = law.REFRESH if predecessor else max(float(ends) - now, 0.0)
+                    return Busy(min(rest, law.REFRESH), int(fence))
+        return None
+
+    def _wait_for(self, claim: Claim, predecessor: str | None, holders: Iterable[str]) -> bool:
+        """Watch the processes whose death advances this waiter: that of the waiter before it, which
+        holds next; for the first and for unfair ones, those of the holders. So one death wakes one
+        waiter. False: one of them has died already."""
+        peers = self.inboxes.peers
+        holding = {process_of(address) for address in holders}
+        others = {process_of(predecessor)} if predecessor else holding
+        nobody = {peers.wake_address(), law.DETACHED}
+        self.inboxes.watch_processes(claim.id, frozenset(others - nobody))
+        return not any(map(peers.is_dead, (others | holding) - nobody))
+
+    def renew(
+        self, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> Reply[Sequence[Granted | Busy | Gone | BackendError]]:
+        return self._do(budget, self._renew, claims, fences)
+
+    def _renew(
+        self, claims: Sequence[Claim], fences: Sequence[int]
+    ) -> Sequence[Granted | Busy | Gone]:
+        def extend(rows: Rows) -> bool:
+            return extend_batch(rows, claims, fences, self._file.now())
+
+        if 0 in fences or not self._file.step(extend):
+            return self._apply(law.renew, claims)
+        return list(map(_granted, zip(fences, [claim.lease for claim in claims], strict=True)))
+
+    def release(self, claims: Sequence[Claim], budget: float) -> Reply[Sequence[bool]]:
+        return self._do(budget, self._release, claims)
+
+    def _release(self, claims: Sequence[Claim]) -> list[bool]:
+        if len(claims) == 1 and (claim := claims[0]).name not in self._contended:
+            row = (claim.name, claim.id, self._file.now())
+            if self._file.execute(RELEASE_UNCONTENDED, row):
+                return [True]
+        return self._apply(law.release, claims)
+
+    # ---- the other verbs ---------------------------------------------------------------------
+
+    def leave(self, claim: Claim, budget: float) -> Reply[Snapshot]:
+        return self._do(budget, self._one, law.leave, claim)
+
+    def _one(self, verb: Callable[[SqlBook, K], T], subject: K) -> T:
+        return self._apply(verb, [subject])[0]
+
+    def transfer(self, claim: Claim, attached: bool, budget: float) -> Reply[Granted | Gone]:
+        return self._do(budget, self._one, partial(law.transfer, attached=attached), claim)
+
+    def shrink(self, claim: Claim, budget: float) -> Reply[Granted | Gone]:
+        return self._do(budget, self._one, law.shrink, claim)
+
+    def resize(self, name: str, expected: int, slots: int, budget: float) -> Reply[int]:
+        def verb(book: SqlBook, name: str) -> int:
+            return law.resize(book, expected, slots)
+
+        return self._do(budget, self._one, verb, name)
+
+    def inspect(self, name: str, budget: float, layout: str = "") -> Reply[Snapshot]:
+        return self._do(budget, self._one, law.look, name)
+
+    def names(self, prefix: str, budget: float) -> Reply[list[str]]:
+        return self._do(budget, self._names, prefix)
+
+    def _names(self, prefix: str) -> list[str]:
+        return [name for (name,) in self._file.read(NAMES, (self._file.now(), prefix))]
+
+    def break_hold(self, name: str, fence: int, budget: float) -> Reply[bool]:
+        def verb(book: SqlBook, name: str) -> bool:
+            return law.break_hold(book, fence)
+
+        return self._do(budget, self._one, verb, name)
+
+    # ---- wake-ups ----------------------------------------------------------------------------
+
+    def signal(self, claim: Claim) -> Signal | None:
+        return None if self.suspends else self.inboxes.thread_inbox()
+
+    def watch(self, claim: Claim, wake: Wake, since: float) -> Reply[bool]:
+        return self._do(0.0, self.inboxes.watch, claim.id, wake, since, not self.suspends)
+
+    def unwatch(self, claim: Claim) -> None:
+        self.inboxes.unwatch(claim.id)
+
+    def listen(self, timeout: float | None) -> Reply[None]:
+        return self._do(0.0, self.inboxes.listen, self._pipe, timeout)
+
+    def interrupt(self) -> None:
+        self._pipe.interrupt()
 
     def close(self) -> None:
         """Close the connection and unregister; a later call opens both again."""
+        self._pipe.interrupt()  # a thread that listens goes on
         self._file.close()
-        self._peers.close()
-
-    def health_checks(self) -> Iterator[HealthCheck]:
-        """Check the file."""
-        from lockfast.stores.sqlite.health import health_checks  # only `doctor` needs it
-
-        return health_checks(self._path)
-
-    def before_fork(self) -> None:
-        self._file.before_fork()
-        self._peers.before_fork()
-
-    def after_fork_in_parent(self) -> None:
-        self._peers.after_fork_in_parent()
-        self._file.after_fork_in_parent()
-
-    def after_fork_in_child(self) -> None:
-        self._peers.after_fork_in_child()
-        self._file.after_fork_in_child()
-        for listener in self._listeners:
-            listener.after_fork_in_child()
-
-
-def open_sqlite(url: str) -> SqliteStore:
-    """Open ``sqlite:///absolute/path/locks.db``."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc or parts.query or parts.fragment or not path.startswith("/"):
-        raise ConfigurationError(
-            f"{url!r}: write sqlite:///absolute/path/locks.db, with three slashes and nothing "
-            "after the path. A relative path would name another file in every folder"
-        )
-    if path.endswith("/"):
-        raise ConfigurationError(f"{url!r} names a folder: append a file name, such as locks.db")
-    if path == "/:memory:":
-        raise ConfigurationError(f"{url!r}: for a store in memory use memory://")
-    if "\0" in path:
-        raise ConfigurationError(f"{url!r} contains NUL")
-    return SqliteStore(Path("/" + path.lstrip("/")))
-
-
-def default_path() -> Path:
-    return DEFAULT_PARENT / f"lockfast-{os.getuid()}" / "locks.db"
-
-
-def default_store() -> SqliteStore:
-    """The default store of this user on this host."""
-    path = default_path()
-    return SqliteStore(path, lambda: make_private(path.parent))
-
-
-def make_private(folder: Path) -> None:
-    """Create a private folder, or raise `ConfigurationError`: its parent is writable by all users,
-    and another user could have put a folder or a symlink there first."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    there = folder.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
-        raise ConfigurationError(
-            f"{folder} is not a folder owned by this user: remove it, or set $LOCKFAST_URL to "
-            "sqlite:///another/path/locks.db"
-        )
-    if there.st_mode & 0o077:
-        folder.chmod(0o700)
+        self.inboxes.close()
