@@ -121,7 +121,7 @@ def test_a_restart_keeps_the_port_and_optionally_the_data(new):
 def test_committed_data_survive_the_kill_of_a_paused_server(new):
     server = new()
     write(server)
-    with_session = server.connect()  # its PostgreSQL backend process must end too
+    with_session = server.connect()  # its PostgreSQL store process must end too
     server.pause()
     server.kill()
     server.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockfast.runtime.threads import ThreadSignal
-from lockfast.stores import open_store
+from lockfast.stores import open_endpoint
 
 KINDS = ("postgres", "mariadb")
 TABLES = ("lockfast_names", "lockfast_rows", "lockfast_transactions")
@@ -69,5 +69,5 @@ class Database:
             if "Unknown thread" not in str(error):  # it had ended already
                 raise
 
-    def backend(self) -> Any:
-        return open_store(self.url).blocking(ThreadSignal)
+    def store(self) -> Any:
+        return open_endpoint(self.url).blocking(ThreadSignal)

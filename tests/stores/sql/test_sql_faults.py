@@ -120,6 +120,76 @@ def test_a_server_that_is_read_only_is_refused(connect, database):
             database.call("SET GLOBAL read_only = 0")
 
 
+def test_a_server_that_is_read_only_for_a_few_seconds_is_waited_for(connect, database):
+    """During a failover, for example. The client has seen it writable before."""
+    client = connect(lease=6)
+    with client.lock("a"):
+        pass
+    if database.kind == "postgres":
+        setting = "ALTER SYSTEM SET default_transaction_read_only = {}"
+    else:
+        setting = "SET GLOBAL read_only = {}"
+
+    def set_read_only(value: str) -> None:
+        with database.server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            if database.kind == "postgres":
+                cursor.execute("SET default_transaction_read_only = off")
+            cursor.execute(setting.format(value))
+            if database.kind == "postgres":
+                cursor.execute("SELECT pg_reload_conf()")
+
+    try:
+        set_read_only("on")
+        for session in database.sessions():
+            database.kill(session)
+        timer = threading.Timer(2.5, set_read_only, ("off",))
+        timer.start()
+        began = time.monotonic()
+        with client.lock("a", timeout=15):
+            assert time.monotonic() - began > 1.5
+        timer.join()
+    finally:
+        set_read_only("off")
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_statement_that_exceeds_the_servers_time_limit_is_tried_again(connect, database):
+    client = connect(lease=6)
+    with client.lock("a"):
+        pass
+    assert database.sessions()
+    database.call("SET GLOBAL max_statement_time = 0.05")
+    try:
+        for session in database.sessions():  # the next one gets the limit
+            database.kill(session)
+        with database.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM lockfast_names FOR UPDATE")
+            timer = threading.Timer(1.0, connection.rollback)
+            timer.start()
+            with client.lock("a", timeout=10):  # 1969 until the row is unlocked
+                pass
+            timer.join()
+    finally:
+        database.call("SET GLOBAL max_statement_time = 0")
+
+
+def test_a_task_connects_although_the_executor_of_its_loop_is_busy(database):
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        over = threading.Event()
+        busy = [loop.run_in_executor(None, over.wait, 20) for _ in range(64)]
+        try:
+            async with lockfast.aio.connect(database.url) as client:
+                began = time.monotonic()
+                async with client.lock("a", timeout=5):
+                    assert time.monotonic() - began < 5
+        finally:
+            over.set()
+            await asyncio.gather(*busy)
+
+    asyncio.run(main())
+
+
 def test_a_missing_database_and_an_unknown_host_are_reported_at_once(database):
     server = database.server
     for url in (

@@ -15,14 +15,12 @@ from hypothesis import HealthCheck, settings
 
 from core.test_law_in_every_store import StoreComparison
 from lockfast.model import Capabilities
-from lockfast.stores.sql.backend import RowsBackend
-from lockfast.stores.sql.errors import NoTables
-from lockfast.stores.sql.mysql.connections import Address as MySQLAddress
-from lockfast.stores.sql.mysql.connections import connect as connect_mysql
+from lockfast.stores.sql.book import NoTables
 from lockfast.stores.sql.mysql.dialect import MySQLDialect
-from lockfast.stores.sql.postgres.connections import Address as PostgresAddress
-from lockfast.stores.sql.postgres.connections import connect as connect_postgres
+from lockfast.stores.sql.mysql.endpoint import open_mysql
 from lockfast.stores.sql.postgres.dialect import PostgresDialect
+from lockfast.stores.sql.postgres.endpoint import open_postgres
+from lockfast.stores.sql.store import RowsStore
 from lockfast.stores.wakeups import Wakeups
 
 BUDGET = 30.0
@@ -37,64 +35,69 @@ AS $$ SELECT test_clock.clock_timestamp() $$;
 """
 
 
-class PostgresSession:
-    """One session of PostgreSQL, on the test's clock."""
+class Session:
+    """One session, on the test's clock."""
 
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute_text(self, sql: str) -> None:
+        raise NotImplementedError
+
+    def set_clock(self, micros: int) -> str:
+        raise NotImplementedError
+
+    def execute(self, request: Any, micros: int) -> Any:
+        self.execute_text(self.set_clock(micros))
+        connection = self._connection
+        try:
+            return connection.run(connection.executing(request), BUDGET)
+        except NoTables:
+            connection.run(connection.creating_tables(), BUDGET)
+            return connection.run(connection.executing(request), BUDGET)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresSession(Session):
     dialect = PostgresDialect
 
     def __init__(self, server: Any) -> None:
         server.call(CLOCK)
-        info = server.url + "?options=-csearch_path%3Dtest_clock,pg_catalog"
-        self._connection = connect_postgres(PostgresAddress(info.encode(), "PostgreSQL"), BUDGET)
+        url = server.url + "?options=-csearch_path%3Dtest_clock,pg_catalog"
+        super().__init__(open_postgres(url).connect(BUDGET))
 
     def execute_text(self, sql: str) -> None:
         self._connection.run(self._connection.executing_script(sql), BUDGET)
 
-    def execute(self, request: Any, micros: int) -> Any:
-        self.execute_text(f"SET test_clock.now = {micros}")
-        try:
-            return self._connection.execute(request, BUDGET)
-        except NoTables:
-            self._connection.create_tables(BUDGET)
-            return self._connection.execute(request, BUDGET)
-
-    def close(self) -> None:
-        self._connection.close()
+    def set_clock(self, micros: int) -> str:
+        return f"SET test_clock.now = {micros}"
 
 
-class MariaDBSession:
-    """One session of MariaDB, whose time is set before each request."""
+class MariaDBSession(Session):
+    """Its time is set before each request."""
 
     dialect = MySQLDialect
 
     def __init__(self, server: Any) -> None:
-        parameters = {"host": "127.0.0.1", "port": server.port, "user": "root"}
-        address = MySQLAddress({**parameters, "database": server.database}, "MariaDB")
-        self._connection = connect_mysql(address, BUDGET)
+        super().__init__(open_mysql(server.url).connect(BUDGET))
 
     def execute_text(self, sql: str) -> None:
-        self._connection.execute(sql, BUDGET)
+        self._connection.run(self._connection.executing(sql), BUDGET)
 
-    def execute(self, request: Any, micros: int) -> Any:
-        self.execute_text(f"SET timestamp = {micros // 10**6}.{micros % 10**6:06}")
-        try:
-            return self._connection.execute(request, BUDGET)
-        except NoTables:
-            self._connection.create_tables(BUDGET)
-            return self._connection.execute(request, BUDGET)
-
-    def close(self) -> None:
-        self._connection.close()
+    def set_clock(self, micros: int) -> str:
+        return f"SET timestamp = {micros // 10**6}.{micros % 10**6:06}"
 
 
 class DirectListener:
-    """A listener to which the writing backend delivers wake-ups directly."""
+    """A listener to which the writing store delivers wake-ups directly."""
 
     def __init__(self, wake_address: str) -> None:
         self.wake_address = wake_address
         self.wakeups = Wakeups()
 
-    async def listen(self, timeout: float | None) -> None:
+    def listen(self, timeout: float | None) -> None:
         """Return: there is nothing to wait for."""
 
     def interrupt(self) -> None: ...
@@ -109,7 +112,7 @@ class DirectListener:
     def close(self) -> None: ...
 
 
-class SessionTransport:
+class SessionChannel:
     suspends = False
 
     def __init__(self, session: Any, tick: Callable[[], int]) -> None:
@@ -122,7 +125,7 @@ class SessionTransport:
     def now(self) -> float:
         return 0.0
 
-    async def pause(self, attempt: int) -> None:
+    def pause(self, seconds: float) -> None:
         raise AssertionError("only this test writes to the database")
 
     def close(self) -> None: ...
@@ -169,9 +172,9 @@ class SqlComparison(StoreComparison):
 
         dialect = delivering(self.session.dialect, listeners)
         capable = Capabilities("sql", "network")
-        transport = SessionTransport(self.session, tick)
+        channel = SessionChannel(self.session, tick)
         made = [
-            RowsBackend(transport, listener, dialect, "SQL", capable, b"")
+            RowsStore(channel, listener, dialect, "SQL", capable, b"")
             for listener in listeners.values()
         ]
         made[0]._set_contended = lambda name, contended: None  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ import pytest
 import lockfast
 from lockfast.errors import BackendError
 from lockfast.stores.sql.mysql import schema, transactions
-from lockfast.stores.sql.mysql.errors import refuse_unfit
+from lockfast.stores.sql.mysql.dialect import refuse_unfit
 
 # Syntax that MariaDB has and MySQL 8 has not.
 MARIADB_ONLY = (

@@ -93,6 +93,39 @@ def test_locks_exclude_each_other_in_asyncio(pooled):
     assert asyncio.run(main()) == 20
 
 
+LEFT_BEHIND = (
+    "SET search_path = elsewhere",
+    "SET default_transaction_isolation = 'serializable'",
+    "SET default_transaction_read_only = on",
+    "SET extra_float_digits = -15",
+    "SET statement_timeout = 1000000",
+)
+
+
+def test_settings_that_other_clients_leave_in_the_sessions_change_nothing(pooled, postgres_server):
+    """The pooler gives each transaction another session, and resets none of them."""
+    postgres_server.call("CREATE SCHEMA elsewhere")
+    try:
+        with psycopg.connect(pooled.url, autocommit=True, prepare_threshold=None) as other:
+            for _ in range(8):  # so that it gets every session
+                for setting in LEFT_BEHIND:
+                    other.execute(setting)
+        clients = [lockfast.connect(pooled.url) for _ in range(4)]
+        for _ in range(4):
+            with clients[0].lock("a", lease=7.123456) as hold:
+                assert [client.lock("a").try_acquire() for client in clients[1:]] == [None] * 3
+                (holder,) = clients[1].inspect("a").holders
+                assert holder.fence == hold.fence and 6 < holder.remaining <= 7.123456
+        with clients[0].multi_lock("x", "y"), clients[1].semaphore("s", 2):
+            assert clients[2].names() == ["s", "x", "y"]
+        tables = "SELECT schemaname FROM pg_tables WHERE tablename LIKE 'lockfast%%'"
+        assert {schema for (schema,) in postgres_server.call(tables)} == {"public"}
+        for client in clients:
+            client.close()
+    finally:
+        postgres_server.call("DROP SCHEMA elsewhere CASCADE")
+
+
 @pytest.mark.parametrize("advisory", [False, True])
 def test_transaction_locks_end_with_their_transaction_and_leave_nothing_in_a_session(
     pooled, postgres_server, advisory

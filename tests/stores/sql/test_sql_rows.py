@@ -12,9 +12,8 @@ import lockfast
 from lockfast import clock
 from lockfast.errors import BackendError
 from lockfast.model import Claim
-from lockfast.runtime.threads import run
-from lockfast.stores.sql import backend as rows_backend
-from lockfast.stores.sql.backend import hash_of
+from lockfast.stores.sql import store as rows_store
+from lockfast.stores.sql.book import hash_of
 
 NAMES = [
     "orders",
@@ -86,7 +85,7 @@ def test_a_lease_ends_by_the_servers_clock(connect, database):
 
 
 def test_the_row_of_a_released_name_is_swept_after_90_seconds(connect, database, monkeypatch):
-    monkeypatch.setattr(rows_backend, "SWEEP_EVERY", 1)
+    monkeypatch.setattr(rows_store, "SWEEP_EVERY", 1)
     client = connect()
     for name in ("old", "young", "other"):
         with client.lock(name):
@@ -107,19 +106,19 @@ def test_the_row_of_a_released_name_is_swept_after_90_seconds(connect, database,
 
 
 def test_expired_rows_of_a_contended_name_are_swept_too(connect, database, monkeypatch):
-    backend = database.backend()
+    store = database.store()
     for number in range(40):
-        run(backend.claim(Claim("n", f"id-{number}", "host 1 t", 30.0), 5.0))
+        store.claim((Claim("n", f"id-{number}", "host 1 t", 30.0),), 5.0)[0]
     for table in ("lockfast_names", "lockfast_rows"):
         database.call(f"UPDATE {table} SET ends = {database.ago(100)}, since = {database.ago(100)}")
-    monkeypatch.setattr(rows_backend, "SWEEP_EVERY", 1)
+    monkeypatch.setattr(rows_store, "SWEEP_EVERY", 1)
     client = connect()
     for _ in range(6):
         with client.lock("other"):
             pass
     assert database.call("SELECT count(*) FROM lockfast_rows") == [(0,)]
     assert database.call("SELECT count(*) FROM lockfast_names WHERE contended") == [(0,)]
-    backend.close()
+    store.close()
 
 
 def test_an_operator_can_select_the_holder(connect, database):

@@ -15,9 +15,7 @@ import pytest
 
 import lockfast
 from lockfast.errors import BackendError
-from lockfast.stores.sql.mysql.connections import Connection, connect
-from lockfast.stores.sql.mysql.store import open_mysql
-from lockfast.stores.sql.mysql.task_connections import connect_task
+from lockfast.stores.sql.mysql.endpoint import open_mysql
 
 APIS = ("blocking", "asyncio")
 BUDGET = 5.0
@@ -34,20 +32,21 @@ def secured(mariadb_server: Any) -> Iterator[Any]:
 
 def execute_once(api: str, url: str, sql: str) -> Any:
     """Execute one statement on a connection of lockfast and return its rows."""
-    address = open_mysql(url)._address
+    endpoint = open_mysql(url)
 
     async def execute() -> Any:
-        connection = await connect_task(address, BUDGET)
+        connection = await endpoint.connect_soon(BUDGET)
+        connection.bind()
         try:
-            return await connection.execute(sql, BUDGET)
+            return await connection.run_soon(connection.executing(sql), BUDGET)
         finally:
             connection.close()
 
     if api == "asyncio":
         return asyncio.run(execute())[0].rows
-    connection = connect(address, BUDGET)
+    connection = endpoint.connect(BUDGET)
     try:
-        return connection.execute(sql, BUDGET)[0].rows
+        return connection.run(connection.executing(sql), BUDGET)[0].rows
     finally:
         connection.close()
 
@@ -73,7 +72,7 @@ def test_connections_are_encrypted_if_the_server_offers_tls(secured, api):
 @pytest.mark.parametrize("api", APIS)
 def test_connections_over_a_unix_socket_are_not_encrypted(secured, api):
     url = f"mysql://root@localhost/{secured.database}?unix_socket={secured.folder}/socket"
-    assert execute_once(api, url, CIPHER) == (("Ssl_cipher", ""),)
+    assert execute_once(api, url, CIPHER) == [[b"Ssl_cipher", b""]]
     assert lock_once(api, url)
 
 
@@ -88,12 +87,16 @@ def test_a_certificate_is_checked_if_one_is_given(secured, api, tmp_path):
 
 
 def test_a_tls_connection_that_the_server_closed_is_recognized_as_stale(secured):
-    connection: Connection = connect(open_mysql(secured.url)._address, BUDGET)
-    ((number,),) = connection.execute("SELECT CONNECTION_ID()", BUDGET)[0].rows
-    assert isinstance(connection._driver._sock, ssl.SSLSocket)
+    connection: Any = open_mysql(secured.url).connect(BUDGET)
+
+    def execute(sql: str) -> Any:
+        return connection.run(connection.executing(sql), BUDGET)[0].rows
+
+    ((number,),) = execute("SELECT CONNECTION_ID()")
+    assert isinstance(connection._sock, ssl.SSLSocket)
     assert not connection.is_stale()
-    assert connection.execute("SELECT 1", BUDGET)[0].rows == ((1,),)
-    secured.call(f"KILL {number}")
+    assert execute("SELECT 1") == [[b"1"]]
+    secured.call(f"KILL {number.decode()}")
     until = time.monotonic() + BUDGET
     while not connection.is_stale():
         assert time.monotonic() < until

@@ -182,6 +182,24 @@ def test_after_a_time_out_the_users_transaction_goes_on(connect, database, user,
     assert database.call(f"SELECT number FROM {COUNTER}") == [(7,)]
 
 
+def test_a_time_out_longer_than_the_server_can_count_is_accepted(connect, database, user):
+    client, first, second = connect(), user(), user()
+    client.transaction_lock("a", connection=first)
+    taking = Taking(lambda: client.transaction_lock("a", connection=second, timeout=3e6))
+    until(lambda: waiting(database))
+    first.commit()
+    assert taking.hold().name == "a"
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_connection_in_pipeline_mode_is_refused(connect, user):
+    """There, psycopg reports neither rows nor errors before the pipeline ends."""
+    client, mine = connect(), user()
+    with mine.pipeline(), pytest.raises(ConfigurationError, match="pipeline mode"):
+        client.transaction_lock("a", connection=mine)
+    client.transaction_lock("a", connection=mine)
+
+
 def test_the_sessions_own_time_out_is_restored_after_a_wait(connect, database, user):
     client, first, second = connect(), user(), user()
     if database.kind == "postgres":

@@ -264,7 +264,7 @@ def test_makers_of_unsupported_connections_are_refused(database):
 
     client = lockfast.connect(make)
     with client.lock("a"), pytest.raises(ConfigurationError, match="twice"):
-        client._backend._transport._connect(1.0)  # a second connection
+        client._store._channel._connect(1.0)  # a second connection
     client.close()
 
 

@@ -17,20 +17,62 @@ Only the head of a long queue is read. If the law needs more, the book raises `R
 step starts over with a larger limit. A waiter that leaves reads at most ``most`` rows: the message
 of a time-out need not count ten thousand waiters, and waiters that this step does not serve are
 served by the next one.
+
+**Replies** are lists of `Result`, one per statement of the request; the reply to a list of requests
+is a list of replies. Values in rows are the bytes that the server sent as text, or None; times are
+whole microseconds. So no setting of a session decides how precisely they are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from lockfast.core.law import Row
-from lockfast.model import Granted
+from lockfast.core.law import REFRESH, Row
+from lockfast.errors import BackendError
+from lockfast.model import Busy, Claim, Granted
 
+P = ParamSpec("P")
+T = TypeVar("T")
 # Kinds of rows in lockfast_rows: a hold, a fair waiter, an unfair waiter.
 HOLD, FAIR, UNFAIR = 0, 1, 2
 _by_fence = attrgetter("fence")
+Cells = Sequence[Any]  # bytes or None
+# A hold to renew: the hash of its name, its claim, its fence.
+Renewal = tuple[bytes, Claim, int]
+
+
+@functools.lru_cache(maxsize=4096)
+def hash_of(name: str) -> bytes:
+    """Return a name's key: a hash, so case, collation, trailing spaces and length do not matter."""
+    return hashlib.sha256(name.encode()).digest()
+
+
+class Retry(Exception):
+    """The server rolled it back (deadlock, serialization failure): retry within the budget."""
+
+
+class NoTables(Exception):
+    """The tables do not exist yet."""
+
+
+class ReadOnly(BackendError):
+    """The server takes no writes: a replica, or a primary that is about to become one."""
+
+
+class Result(NamedTuple):
+    """Result of one statement."""
+
+    affected: int
+    insert_id: int = 0
+    rows: Sequence[Cells] = ()
+
+
+Reply = Sequence[Result]
 
 
 class ReadMore(Exception):
@@ -219,3 +261,110 @@ class RowBook:
             self.woken,
             self.now,
         )
+
+
+# ---- requests and replies, as far as both databases share them -----------------------------------
+
+
+def _decoder(decode: Callable[P, T]) -> Callable[P, T]:
+    """Report rows that this statement cannot return, whatever is wrong with them."""
+
+    @functools.wraps(decode)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return decode(*arguments, **keywords)
+        except (ValueError, IndexError, TypeError, AttributeError) as error:
+            raise BackendError(f"the server's reply is malformed: {error}") from error
+
+    return checked
+
+
+class Dialect:
+    """Encoder of requests, which are opaque to the store, and decoder of their replies. The rest of
+    it is each database's own; ``decode_x`` belongs to the request ``x``."""
+
+    def decode_release(self, reply: Reply) -> bool:
+        return bool(reply[0].affected)
+
+    @_decoder
+    def decode_names(self, reply: Reply) -> list[str]:
+        return [name.decode() for (name,) in reply[0].rows]
+
+    @_decoder
+    def decode_grants(self, reply: Reply) -> list[tuple[str, Granted]]:
+        return [
+            (claim_id.decode(), Granted(int(fence), int(lease) / 1e6))
+            for result in reply
+            for claim_id, fence, lease in result.rows
+        ]
+
+
+def micros(seconds: float) -> int:
+    return max(round(seconds * 1e6), 0)
+
+
+def columns_of(row: Row) -> tuple[Any, ...]:
+    """Return the columns of a row as both dialects write them, from ``id`` to ``wake_address``."""
+    return (
+        row.id,
+        row.who,
+        row.take,
+        row.slots,
+        row.lease,
+        row.fair,
+        row.fence,
+        micros(row.since),
+        micros(row.ends),
+        row.wake_address,
+    )
+
+
+@_decoder
+def busy_of(rows: Sequence[Cells]) -> Busy | None:
+    """Decode the row of a join: time until the hold ends, last fence, whether others wait."""
+    if not rows:
+        return None
+    rest, fence, others = rows[0]
+    return Busy(REFRESH if int(others) else min(REFRESH, max(int(rest) / 1e6, 0.0)), int(fence))
+
+
+@_decoder
+def name_state(now: bytes, rows: Sequence[Cells], limit: int) -> NameState:
+    """Decode the rows of a read: kind, queue position, ten columns, last fence. Kind -1 is the name
+    itself, 10 and more a waiter that was asked for by id."""
+    version, last_fence, inline_hold = 0, 0, None
+    found: list[tuple[int, int, Row]] = []
+    known = set()
+    counts = {FAIR: [0, 0], UNFAIR: [0, 0]}
+    for cells in rows:
+        kind, position, claim_id = int(cells[0]), int(cells[1]), cells[2]
+        if kind == -1:
+            version, last_fence = position, int(cells[12])
+            inline_hold = _row(cells) if claim_id else None
+        elif claim_id not in known:
+            known.add(claim_id)
+            found.append((kind % 10, position, _row(cells)))
+            if kind in counts:
+                counts[kind][0] += 1
+                counts[kind][1] = max(counts[kind][1], position)
+    cut = {
+        fair: counts[kind][1] if counts[kind][0] >= limit else 0
+        for fair, kind in ((True, FAIR), (False, UNFAIR))
+    }
+    return NameState(int(now) / 1e6, version, last_fence, inline_hold, found, cut)
+
+
+def _row(cells: Cells) -> Row:
+    claim_id, who, take, slots, lease, fair, fence, since, ends, wake_address = cells[2:12]
+    return Row(
+        claim_id.decode(),
+        who.decode(),
+        int(take),
+        int(slots),
+        int(lease) / 1e6,
+        fair == b"1",
+        int(fence),
+        int(since) / 1e6,
+        int(ends) / 1e6,
+        wake_address.decode(),
+    )

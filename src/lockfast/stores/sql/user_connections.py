@@ -7,8 +7,8 @@ isolation level and pool size do not matter.
 
 Both APIs need connections from one maker, because the keeper of an asyncio client is a thread. For
 a thread, a coroutine function runs in a loop of its own, in a separate thread; for a task, a plain
-function runs in an executor thread. The dialect decides whether the driver's connection can then be
-used by the other API, or only provides the connection parameters.
+function runs in a thread of its own. The dialect decides whether lockfast can use the driver's
+connection, or only the parameters with which it was made.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lockfast.errors import BackendError, ConfigurationError
+from lockfast.stores.sql.connections import in_thread
 
 # The dialect by the library of a connection.
 DRIVERS = {"psycopg": "postgresql", "pymysql": "mysql", "asyncmy": "mysql"}
@@ -34,13 +35,19 @@ ENGINES = {
 }
 # The least time that a coroutine has to connect, and that the check of its connection has.
 LEAST_CONNECTING, LEAST_CHECKING = 2.0, 0.5
+LONGEST_CONNECTING = 60.0  # for a user's function that blocks, for a task
 FIRST_BUDGET = 10.0  # for the first connection, which shows the dialect and the server
 
 Then = Callable[[Any], Awaitable[Any]]
 
 
 class UserConnections:
-    """Maker of connections. ``dialect`` is "postgresql" or "mysql"."""
+    """Maker of connections. ``dialect`` is "postgresql" or "mysql". Its endpoint sets ``then``,
+    which is applied to a connection that a coroutine made, in its loop, and ``explain``, which
+    maps an error of the driver if it can."""
+
+    then: Then | None = None
+    explain: Callable[[str, Exception], Exception | None] | None = None
 
     def __init__(self, make: Callable[[], Any], dialect: str, where: str) -> None:
         self._make = make
@@ -48,40 +55,34 @@ class UserConnections:
         self.where = where
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def connect(self, budget: float, then: Then | None = None) -> Any:
-        """Return a new connection, for this thread. ``then`` is applied to a connection that a
-        coroutine made, in its loop."""
+    def connect(self, budget: float) -> Any:
+        """Return a new connection, for this thread."""
         try:
             made = self._make()
             if inspect.isawaitable(made):
-                return _run_in_thread(
-                    self._connect_and_then(made, then), max(budget, LEAST_CONNECTING)
-                )
+                return _run_in_thread(self._awaited(made), max(budget, LEAST_CONNECTING))
             return self._new(made)
         except Exception as error:
             raise self._failed(error) from error
 
-    async def _connect_and_then(self, made: Awaitable[Any], then: Then | None) -> Any:
-        connection = self._new(await made)
-        return connection if then is None else await then(connection)
-
     async def connect_in_loop(self) -> Any:
         """Return a new connection, made in this loop, or in a thread if making it blocks."""
         try:
-            made = await asyncio.get_running_loop().run_in_executor(None, self._make)
-            return self._new(await made if inspect.isawaitable(made) else made)
+            made = await in_thread(self._make, LONGEST_CONNECTING, _close)
+            return await self._awaited(made) if inspect.isawaitable(made) else self._new(made)
         except Exception as error:
             raise self._failed(error) from error
+
+    async def _awaited(self, made: Awaitable[Any]) -> Any:
+        connection = self._new(await made)
+        return connection if self.then is None else await self.then(connection)
 
     def _failed(self, error: Exception) -> Exception:
         """Map an exception of the user's function."""
         if isinstance(error, BackendError | ConfigurationError):
             return error
-        return self.explain(error) or BackendError(f"{self.where}: connecting failed: {error}")
-
-    def explain(self, error: Exception) -> Exception | None:
-        """Map a driver's error, if the dialect can."""
-        return None
+        found = None if self.explain is None else self.explain(self.where, error)
+        return found or BackendError(f"{self.where}: connecting failed: {error}")
 
     def _new(self, made: Any) -> Any:
         _identify(made)
@@ -92,6 +93,11 @@ class UserConnections:
             )
         self._known.add(made)
         return made
+
+
+def _close(made: Any) -> None:
+    if hasattr(made, "close"):
+        made.close()
 
 
 def _run_in_thread(work: Any, budget: float) -> Any:
@@ -160,7 +166,9 @@ def of_engine(engine: Any) -> UserConnections:
 def of_function(make: Callable[[], Any]) -> UserConnections:
     """Make connections with a function or coroutine function without arguments. It is called once
     now, to find out the dialect and the server."""
-    found = UserConnections(make, "", "your function").connect(FIRST_BUDGET, _identify_and_close)
+    first = UserConnections(make, "", "your function")
+    first.then = _identify_and_close
+    found = first.connect(FIRST_BUDGET)
     if not isinstance(found, tuple):
         made, found = found, _identify(found)
         made.close()

@@ -1,1 +1,1 @@
-"""MariaDB and MySQL: the SQL backend with wake-ups by polling, one statement per process."""
+"""MariaDB and MySQL: the SQL store with wake-ups by polling, one statement per process."""

@@ -1,65 +1,291 @@
-"""Blocking connections to MariaDB and MySQL: PyMySQL connects, and sends one string at a time.
+"""Sessions of MariaDB and MySQL: PyMySQL connects, then lockfast speaks the protocol on its socket.
 
-PyMySQL's cursors are not used: their quoting and buffering are not needed here. Nothing is retried.
-After an error the caller checks ``broken``: a broken connection is closed, because a reply may
-still arrive on it, and because closing rolls back a transaction that was not finished.
+The drivers' cursors and packets are not used: their quoting, buffering and objects take longer than
+the server does, and each API would need a driver of its own.
+
+**Private attributes of the drivers**, all used in this file:
+
+- PyMySQL ``_sock``, the socket that it authenticated. One exchange then serves both APIs, in half
+  the time that its cursor takes. There is no public access to a socket that TLS has wrapped;
+  without the attribute connecting fails, and the error says so (`_socket_of`).
+- PyMySQL ``_force_close``: closes without COM_QUIT, which an exchange in progress would take for
+  its reply. Without it: `close`.
+- PyMySQL ``_create_ssl_ctx``, overridden with one shared context where no certificate is checked:
+  PyMySQL reads the machine's certificates for each connection, 20 ms of CPU. A version that does
+  not call it connects as before.
+- asyncmy ``_host``, ``_port``, ``_user``, ``_password``, ``_db``, ``_unix_socket``,
+  ``_ssl_context``: the parameters of a user's connection. One that is missing is left out.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Generator
+from typing import Any
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from lockfast import clock
-from lockfast.errors import BackendError
-from lockfast.stores.sql.mysql import schema, user_connections
-from lockfast.stores.sql.mysql.dialect import as_text
-from lockfast.stores.sql.mysql.errors import exception_for, refuse_unfit
-from lockfast.stores.sql.mysql.prepared import (
+from lockfast.errors import BackendError, ConfigurationError
+from lockfast.stores.sql.book import Cells, NoTables, Result
+from lockfast.stores.sql.connections import READ, WRITE, Connection, Exchange
+from lockfast.stores.sql.mysql import schema
+from lockfast.stores.sql.mysql.dialect import READ_ONLY, as_text, exception_for, refuse_unfit
+from lockfast.stores.sql.mysql.protocol import (
     FORGOTTEN,
+    LARGEST,
+    MORE_RESULTS,
     PREPARE,
+    QUERY,
     REFUSED,
+    SET_OPTION,
     Call,
-    Result,
+    Malformed,
+    ServerError,
     Statement,
+    command_packets,
+    decode_columns,
+    decode_error,
     decode_ok,
     decode_prepared,
+    decode_row,
+    end_of_rows,
     execute_packet,
     in_hex,
+    status_of,
 )
-from lockfast.stores.sql.user_connections import LEAST_CHECKING, UserConnections
 
-T = TypeVar("T")
-SETTLING, SILENCE = 0.25, 0.1
-PACKET_SIZE = 4096
+RECEIVED = 65536
+_MULTI_STATEMENTS_ON = b"\0\0"
+# A user's connection: before the rollback, which would begin another transaction (CHAIN) or
+# disconnect (RELEASE).
+TAKEN_OVER = "SET SESSION completion_type = 0;ROLLBACK;SET NAMES utf8mb4"
 
 
-class Address:
-    """Connection parameters, as PyMySQL and asyncmy both accept them, or a maker of connections."""
+class MySQLConnection(Connection):
+    """One session, for one thread or task at a time."""
 
-    def __init__(
-        self,
-        parameters: dict[str, Any],
-        where: str,
-        connections: UserConnections | None = None,
-    ) -> None:
-        self.parameters = parameters
-        self.where = where
-        self.user_connections = connections
+    lost_by = (OSError, Malformed)
+
+    def __init__(self, driver: Any, where: str) -> None:
+        self._driver = driver
+        self._sock = _socket_of(driver)
+        super().__init__(self._sock.fileno(), where)
+        self._is_tls = isinstance(self._sock, ssl.SSLSocket)
+        self._sock.settimeout(0 if self._is_tls else None)
+        self._limited, self._waited = -1, -1.0  # the limit in 1/100 s, and what it was set for
+        self._is_mariadb = "MariaDB" in driver.server_version
+        self._received, self._at = b"", 0
+        self._prepared: dict[Statement, int] = {}
+        self._prepares = True
+
+    # ---- exchanges -----------------------------------------------------------------------------
+
+    def executing(self, request: Any) -> Exchange:
+        """Execute a `Call`, a string of statements, or a list of requests of one statement each."""
+        if isinstance(request, Call):
+            return self._calling(request)
+        if isinstance(request, list):
+            return self._executing_all(request)
+        return self._querying(request)
+
+    def _executing_all(self, requests: list[Any]) -> Exchange:
+        results = yield from self._querying(";".join(map(as_text, requests)))
+        return [[result] for result in results]
+
+    def _querying(self, sql: str) -> Exchange:
+        results: list[Result] = []
+        try:
+            yield from self._sending(command_packets(QUERY, sql.encode()))
+            more = True
+            while more:
+                result, more = yield from self._receiving()
+                results.append(result)
+        except ServerError as error:
+            mapped = self._error(error)
+            if not isinstance(mapped, NoTables) or sql.startswith("BEGIN"):
+                self.broken = True  # a transaction may be open
+            raise mapped from error
+        return results
+
+    def _calling(self, call: Call) -> Exchange:
+        if not self._is_mariadb:
+            call = in_hex(call)
+        statement = call.statement
+        try:
+            number = self._prepared.get(statement)
+            if number is None:
+                if not self._prepares:
+                    return (yield from self._querying(as_text(call)))
+                number = yield from self._preparing(statement)
+            yield from self._sending(execute_packet(number, call.values))
+            yield READ
+            packet = self._only_packet() or (yield from self._packet())
+            affected, insert_id, _ = decode_ok(packet)
+            return [Result(affected, insert_id)]
+        except ServerError as error:
+            if error.code in FORGOTTEN:
+                self._prepared.clear()
+            if error.code not in REFUSED:
+                mapped = self._error(error)
+                self.broken = self.broken or isinstance(mapped, BackendError)
+                raise mapped from error
+            self._prepares = False
+            return (yield from self._querying(as_text(call)))
+
+    def _error(self, error: ServerError) -> Exception:
+        mapped = exception_for(error.code, error.message, self.where)
+        if error.code in READ_ONLY:
+            mapped = BackendError(str(mapped))
+        return mapped
+
+    def _preparing(self, statement: Statement) -> Exchange:
+        yield from self._sending(command_packets(PREPARE, statement.sql))
+        number, descriptions = decode_prepared((yield from self._packet()))
+        for _ in range(descriptions):
+            yield from self._packet()
+        self._prepared[statement] = number
+        return number
+
+    def creating_tables(self) -> Exchange:
+        for table in schema.TABLES:
+            yield from self._querying(table)
+
+    def _receiving(self) -> Generator[int, None, tuple[Result, bool]]:
+        """Receive one result; return it, and whether another one follows."""
+        packet = yield from self._packet()
+        if packet[:1] == b"\0":
+            affected, insert_id, at = decode_ok(packet)
+            return Result(affected, insert_id), bool(status_of(packet, at) & MORE_RESULTS)
+        columns = decode_columns(packet)
+        for _ in range(columns):
+            yield from self._packet()
+        if end_of_rows((yield from self._packet())) is None:
+            raise Malformed("more descriptions than columns")
+        rows: list[Cells] = []
+        while True:
+            packet = yield from self._packet()
+            end = end_of_rows(packet)
+            if end is not None:
+                return Result(0, 0, rows), bool(end & MORE_RESULTS)
+            rows.append(decode_row(packet, columns))
+
+    def _packet(self) -> Generator[int, None, bytes]:
+        while True:
+            received, at = self._received, self._at + 4
+            if len(received) >= at:
+                length = int.from_bytes(received[at - 4 : at - 1], "little")
+                if length in (0, LARGEST):
+                    raise Malformed("a packet without content, or too long")
+                if len(received) >= at + length:
+                    self._at = at + length
+                    packet = received[at : self._at]
+                    if packet[0] == 0xFF:
+                        raise decode_error(packet)
+                    return packet
+            if not self._is_tls or not self._sock.pending():
+                yield READ
+            try:
+                more = self._sock.recv(RECEIVED)
+            except ssl.SSLWantWriteError:
+                yield WRITE
+                continue
+            except (BlockingIOError, ssl.SSLWantReadError):
+                continue
+            if not more:
+                raise ConnectionError("the server closed the connection")
+            self._received, self._at = received[self._at :] + more, 0
+
+    def _only_packet(self) -> bytes | None:
+        """Receive a reply of one short packet, in the common case that it comes in one piece."""
+        try:
+            received: bytes = self._sock.recv(RECEIVED)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        self._received = received
+        if received[1:4] != b"\0\0\1" or received[0] != len(received) - 4 or received[4:5] != b"\0":
+            return None
+        self._at = len(received)
+        return received[4:]
+
+    def _sending(self, rest: bytes) -> Exchange:
+        self._received, self._at = b"", 0
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except ssl.SSLWantReadError:
+                yield READ
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                yield WRITE
+
+    def bind(self) -> None:
+        self._sock.settimeout(0)
+        super().bind()
+
+    def _wait(self, wanted: int, seconds: float) -> bool:
+        """Let the kernel limit the call that follows, instead of polling: one system call less per
+        request, 5 % of the CPU time of a cycle. The limit is rounded up, so that it rarely changes.
+        TLS has buffers of its own, and is polled."""
+        if self._is_tls:
+            return super()._wait(wanted, seconds)
+        if seconds == self._waited:
+            return True
+        self._waited = seconds
+        hundredths = int(seconds * 100) + 1
+        if hundredths > self._limited or hundredths < self._limited - 1:
+            self._limited = hundredths
+            limit = struct.pack("ll", hundredths // 100, hundredths % 100 * 10000)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        return True
+
+    # ---- setting up, closing -------------------------------------------------------------------
+
+    def set_up(self, taken_over: bool, until: float, least: float) -> None:
+        """Set the session up as lockfast needs it, and check that the server is fit."""
+
+        def run(exchange: Exchange) -> Any:
+            return self.run(exchange, max(until - clock.now(), least))
+
+        if taken_over:
+            run(self._switching(_MULTI_STATEMENTS_ON))
+            run(self._querying(TAKEN_OVER))
+        *_, found = run(self._querying(";".join((*schema.SETTINGS, schema.CHECK))))
+        refuse_unfit({name.decode(): value.decode() for name, value in found.rows}, self.where)
+
+    def _switching(self, option: bytes) -> Exchange:
+        yield from self._sending(command_packets(SET_OPTION, option))
+        yield from self._packet()
+
+    def _finish(self) -> None:
+        getattr(self._driver, "_force_close", self._driver.close)()
+
+    def after_fork_in_child(self) -> None:
+        self.broken = True
+        self._finish()
+
+
+def _socket_of(driver: Any) -> Any:
+    sock = getattr(driver, "_sock", None)
+    if sock is None or driver.client_flag & CLIENT.DEPRECATE_EOF:
+        raise ConfigurationError(
+            f"PyMySQL {pymysql.__version__} connects in a way that lockfast does not know, or the "
+            "connection is closed: use a version of PyMySQL that lockfast has been tested with"
+        )
+    return sock
+
+
+# ---- connecting --------------------------------------------------------------------------------
 
 
 @functools.cache
-def unverified_context() -> ssl.SSLContext:
+def _unverified_context() -> ssl.SSLContext:
     """TLS context for URLs without certificates: encrypted, but the server is not verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -69,208 +295,16 @@ def unverified_context() -> ssl.SSLContext:
 
 class TlsConnection(pymysql.connections.Connection):  # type: ignore[misc]
     """PyMySQL's connection with one shared TLS context. PyMySQL uses TLS wherever the server offers
-    it and creates a context each time: 20 ms of CPU to read certificates that it does not check."""
+    it."""
 
     def _create_ssl_ctx(self, sslp: Any) -> Any:
-        return super()._create_ssl_ctx(sslp) if sslp else unverified_context()
+        return super()._create_ssl_ctx(sslp) if sslp else _unverified_context()
 
 
-class Connection:
-    """One session, for one thread at a time."""
-
-    def __init__(self, driver: Any, where: str) -> None:
-        self._driver = driver
-        self._where = where
-        self._prepared: dict[Statement, int] = {}
-        self._prepares = True
-        self._limited = 0
-        self.broken = False
-        self.used = clock.now()
-
-    def execute(self, request: Any, budget: float) -> Any:
-        """Return the results of a request, one per statement. A tuple is (context, SQL): the
-        context is returned with the results."""
-        if isinstance(request, Call):
-            return [self._guarded(self._call, request, budget)]
-        if isinstance(request, tuple):
-            return request[0], self._execute_text(request[1], budget)
-        if isinstance(request, list):  # each is one statement
-            text = ";".join(map(as_text, request))
-            return [[result] for result in self._execute_text(text, budget)]
-        return self._execute_text(request, budget)
-
-    def _execute_text(self, sql: str, budget: float) -> list[Result]:
-        results: list[Result] = self._guarded(self._query, sql, budget)
-        return results
-
-    def _query(self, sql: str, budget: float) -> list[Result]:
-        driver = self._driver
-        until = clock.now() + budget
-        driver.query(sql)
-        results = [result_of(driver._result)]
-        while driver._result.has_next:
-            driver._read_timeout = max(until - clock.now(), 0.001)
-            driver.next_result()
-            results.append(result_of(driver._result))
-        return results
-
-    def _call(self, call: Call, budget: float) -> Result:
-        driver = self._driver
-        call = in_hex(call, driver.server_version)
-        statement = call.statement
-        try:
-            number = self._prepared.get(statement)
-            if number is None:
-                if not self._prepares:
-                    return self._query(as_text(call), budget)[0]
-                driver._execute_command(PREPARE, statement.sql)
-                number, descriptions = decode_prepared(driver._read_packet().get_all_data())
-                for _ in range(descriptions + 1 if descriptions else 0):
-                    driver._read_packet()
-                self._prepared[statement] = number
-            self._limit(budget)
-            driver._sock.sendall(execute_packet(number, call.values))
-            return decode_ok(self._receive_packet())
-        except pymysql.MySQLError as error:
-            code, _ = code_and_message(error)
-            if code in FORGOTTEN:
-                self._prepared.clear()
-            if code not in REFUSED:
-                raise
-            self._prepares = False
-            return self._query(as_text(call), budget)[0]
-
-    def _limit(self, budget: float) -> None:
-        """Set the kernel's socket time-out, rounded up so that it rarely changes: Python's time-out
-        costs three more system calls per statement. With TLS only Python's works."""
-        driver, sock = self._driver, self._driver._sock
-        if type(sock) is not socket.socket:
-            sock.settimeout(budget)
-            driver._current_timeout = budget
-            return
-        if driver._current_timeout is not None:
-            sock.settimeout(None)
-            driver._current_timeout = None
-        hundredths = int(budget * 100) + 1
-        if hundredths != self._limited:
-            self._limited = hundredths
-            limit = struct.pack("ll", hundredths // 100, hundredths % 100 * 10000)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-    def _receive_packet(self) -> bytes:
-        """Receive one packet, which comes alone and nearly always in one piece. The driver would
-        use a file object, two reads and three objects for it, which takes as long as the server
-        does."""
-        receive = self._driver._sock.recv
-        packet: bytes = receive(PACKET_SIZE)
-        while len(packet) < 5 or len(packet) < 4 + int.from_bytes(packet[:3], "little"):
-            more = receive(PACKET_SIZE)
-            if not more:
-                raise ConnectionError("the server closed the connection")
-            packet += more
-        if packet[4] == 0xFF:
-            pymysql.err.raise_mysql_exception(packet[4:])
-        return packet[4:]
-
-    def _guarded(self, exchange: Callable[[Any, float], T], request: Any, budget: float) -> T:
-        """Run an exchange and map its errors."""
-        driver = self._driver
-        wire = driver._rfile  # PyMySQL discards it when it is interrupted
-        driver._read_timeout = driver._write_timeout = budget
-        try:
-            return exchange(request, budget)
-        except pymysql.MySQLError as error:
-            raise self._exception(error, request, budget) from error
-        except (TimeoutError, BlockingIOError):  # Python's time-out, or the kernel's
-            raise self._late(budget) from None
-        except OSError as error:
-            self.broken = True
-            raise BackendError(f"the connection to {self._where} was lost: {error}") from error
-        except BaseException:
-            # Ctrl-C, for example. The interrupted waiter leaves the queue next, on another
-            # connection, and must not overtake its own claim: so wait briefly for its end.
-            self.broken = True
-            self._settle(wire)
-            raise
-
-    def _settle(self, wire: Any) -> None:
-        """Wait until the server has replied completely, or for `SETTLING` seconds."""
-        pause, until = SETTLING, clock.now() + SETTLING
-        with contextlib.suppress(OSError, ValueError):
-            poller = select.poll()
-            poller.register(wire.fileno(), select.POLLIN)
-            while (rest := until - clock.now()) > 0 and poller.poll(min(rest, pause) * 1000):
-                if not os.read(wire.fileno(), 65536):
-                    return
-                pause = SILENCE  # the reply has begun
-
-    def _exception(self, error: pymysql.MySQLError, request: Any, budget: float) -> Exception:
-        code, message = code_and_message(error)
-        if not isinstance(error, pymysql.err.ProgrammingError) or request[:5] == "BEGIN":
-            self.broken = True  # a transaction may be open, or a reply under way
-        if "timed out" in message:
-            return self._late(budget)
-        return exception_for(code, message, self._where)
-
-    def _late(self, budget: float) -> BackendError:
-        self.broken = True
-        return BackendError(f"{self._where} did not answer within {budget:.3g} s")
-
-    def create_tables(self, budget: float) -> None:
-        for table in schema.TABLES:
-            self._execute_text(table, budget)
-
-    def is_stale(self) -> bool:
-        """Return whether the server closed the idle connection."""
-        sock = self._driver._sock
-        try:
-            sock.setblocking(False)
-            # The kernel's recv also with TLS: an SSLSocket cannot peek.
-            socket.socket.recv(sock, 1, socket.MSG_PEEK)
-            return True
-        except BlockingIOError:
-            return False
-        except (OSError, AttributeError):
-            return True
-        finally:
-            self._driver._current_timeout = -1
-            if sock is not None:
-                sock.setblocking(True)
-
-    def close(self) -> None:
-        """Close without COM_QUIT: the connection may be in the middle of a reply."""
-        self.broken = True
-        self._driver._force_close()
-
-    def after_fork_in_child(self) -> None:
-        """Close this process's copy of the socket; the parent's session goes on."""
-        self.close()
-
-
-def result_of(result: Any) -> Result:
-    return Result(result.affected_rows or 0, result.insert_id or 0, result.rows or ())
-
-
-def code_and_message(error: Exception) -> tuple[int, str]:
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    message = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return code, message
-
-
-def connect(address: Address, budget: float) -> Connection:
-    """Connect, and check that the server is writable and fit for locks."""
-    until = clock.now() + budget
-    parameters = address.parameters
+def connected(parameters: dict[str, Any], where: str, budget: float) -> MySQLConnection:
+    """Connect, in this thread."""
     try:
-        made = (
-            None
-            if address.user_connections is None
-            else user_connections.connect(address.user_connections, budget)
-        )
-        if isinstance(made, dict):
-            parameters, made = made, None
-        driver = made or TlsConnection(
+        driver = TlsConnection(
             **parameters,
             charset="utf8mb4",
             autocommit=True,
@@ -282,41 +316,73 @@ def connect(address: Address, budget: float) -> Connection:
         )
     except pymysql.MySQLError as error:
         code, message = code_and_message(error)
-        failed = exception_for(code, message, address.where)
+        failed = exception_for(code, message, where)
         if code == 2003 or not isinstance(failed, BackendError):
-            failed = BackendError(f"{address.where} is out of reach: {message}")
+            failed = BackendError(f"{where} is out of reach: {message}")
         raise failed from error
-    except BackendError:
-        raise
     except RuntimeError as error:
-        raise missing_auth_library(error, address.where) from None
+        if "package is required" not in str(error):
+            raise
+        raise BackendError(
+            f"{where}: the password cannot be sent: {error} (install that library, or enable TLS "
+            "on the server)",
+            transient=False,
+        ) from None
     except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-        raise BackendError(f"{address.where} is out of reach: {error}") from error
-    connection = Connection(driver, address.where)
-    least = 0.001 if address.user_connections is None else LEAST_CHECKING
-    try:
-        rest = max(until - clock.now(), least)
-        check_setup(connection._execute_text(setup_statements(), rest), address.where)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        raise BackendError(f"{where} is out of reach: {error}") from error
+    return MySQLConnection(driver, where)
 
 
-def missing_auth_library(error: RuntimeError, where: str) -> Exception:
-    """Map the driver's error for an authentication method that needs another library."""
-    if "package is required" not in str(error):
-        return error
-    return BackendError(
-        f"{where}: the password cannot be sent: {error} (install that library, or enable TLS on "
-        "the server)",
-        transient=False,
-    )
+def code_and_message(error: Exception) -> tuple[int, str]:
+    """Return what a driver's error, or one of ours, says."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    message = str(error.args[1]) if len(error.args) > 1 else str(error)
+    return code, message
 
 
-def setup_statements() -> str:
-    return ";".join((*schema.SETTINGS, schema.CHECK))
+# ---- connections made by a user's function or engine ---------------------------------------------
+#
+# Some cannot be used: those of asyncmy, and those that count matched rows instead of changed rows
+# (SQLAlchemy's do), by which lockfast decides whether a write took effect. Such a connection
+# provides the connection parameters and is closed. A new one is made each time, because a password
+# may be valid for one connection only.
 
 
-def check_setup(results: Sequence[Result], where: str) -> None:
-    refuse_unfit({str(name): str(value) for name, value in results[-1].rows}, where)
+async def usable(made: Any) -> Any:
+    """Return a connection of PyMySQL, or the parameters of asyncmy's, which is closed."""
+    if isinstance(made, pymysql.Connection):
+        return made
+    parameters = _parameters(made, "_")
+    await made.ensure_closed()
+    return parameters
+
+
+def taken_over(made: Any, where: str, budget: float) -> tuple[MySQLConnection, bool]:
+    """Return a connection to use, and whether it is the one that the user's function made."""
+    if isinstance(made, pymysql.Connection):
+        if not made.client_flag & CLIENT.FOUND_ROWS:
+            return MySQLConnection(made, where), True
+        parameters = _parameters(made, "")
+        made.close()
+        made = parameters
+    return connected(made, where, budget), False
+
+
+def _parameters(made: Any, prefix: str) -> dict[str, Any]:
+    """Return the parameters with which a connection was made."""
+
+    def attribute(name: str) -> Any:
+        value = getattr(made, f"{prefix}{name}", None)
+        return value.decode() if isinstance(value, bytes) and name != "password" else value
+
+    names = ("host", "port", "user", "password", "unix_socket")
+    parameters = {name: value for name in names if (value := attribute(name))}
+    parameters["database"] = attribute("db")
+    # An encrypted connection stays so. PyMySQL has a context even if the server has no TLS.
+    if prefix:
+        context = getattr(made, "_ssl_context", None)
+    else:
+        context = made.ctx if isinstance(_socket_of(made), ssl.SSLSocket) else None
+    if context is not None:
+        parameters["ssl"] = context
+    return parameters

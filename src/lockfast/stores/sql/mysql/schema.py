@@ -178,7 +178,7 @@ UPDATE lockfast_names SET version = version + 1, ends = {_NOW} + INTERVAL %s MIC
 WHERE hash = %s AND id = %s AND fence = %s AND ends > {_NOW}
 """
 
-_ROW = f"""id, who, take, slots, lease, fair, fence,
+_ROW = f"""id, who, take, slots, CAST(ROUND(lease * 1000000) AS SIGNED), fair, fence,
     TIMESTAMPDIFF(MICROSECOND, {_EPOCH}, since), TIMESTAMPDIFF(MICROSECOND, {_EPOCH}, ends),
     wake_address"""
 # hash, hash, hash, limit, hash, limit, hash, ids. One statement reads one snapshot; the clock is
@@ -256,14 +256,14 @@ SELECT COUNT(*), MAX(hash) INTO @lockfast_scanned, @lockfast_last FROM (
 DELETE FROM lockfast_names
 WHERE hash > %s AND hash <= @lockfast_last AND contended = 0 AND {_OLD}
 """,
-    "SELECT @lockfast_scanned, @lockfast_last",
+    "SELECT @lockfast_scanned, HEX(@lockfast_last)",
     f"""
 SELECT name FROM lockfast_names
 WHERE hash > %s AND hash <= @lockfast_last AND contended = 1 AND {_OLD}
 """,
 )
 
-# hashes, ids. Those that were granted, for a `PollingListener`.
+# hashes, ids. Those that were granted, for a `Listener` that polls.
 GRANTED_INLINE = f"""
 SELECT id, fence, TIMESTAMPDIFF(MICROSECOND, since, ends) FROM lockfast_names
 WHERE hash IN (%s) AND id IN (%s) AND ends > {_NOW}

@@ -10,9 +10,7 @@ The state of the user's session is preserved: LAST_INSERT_ID() stays, and the ti
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import Any
+from typing import Any, Never
 
 import asyncmy.cursors
 import pymysql.cursors
@@ -21,14 +19,12 @@ from asyncmy.errors import MySQLError
 from pymysql.constants import SERVER_STATUS
 
 from lockfast import clock
-from lockfast.errors import BackendError, ConfigurationError, Unsupported
-from lockfast.stores.sql.errors import Deadlock, NoTables, Retry, RowLocked, SnapshotTooOld
+from lockfast.errors import BackendError, Unsupported
+from lockfast.stores.sql import transactions as shared
+from lockfast.stores.sql.channel import Channel
 from lockfast.stores.sql.mysql.connections import code_and_message
-from lockfast.stores.sql.mysql.dialect import filled, literal
-from lockfast.stores.sql.mysql.errors import exception_for
-from lockfast.stores.sql.mysql.prepared import Result
-from lockfast.stores.sql.sessions import Statements, refuse, unwrapped
-from lockfast.stores.sql.transactions import LockRow
+from lockfast.stores.sql.mysql.dialect import exception_for, filled, literal
+from lockfast.stores.steps import Steps
 
 _NOW = "UTC_TIMESTAMP(6)"
 _US = f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {_NOW})"
@@ -70,68 +66,26 @@ FOREVER = 100_000_000  # seconds: the most that MariaDB accepts; three years
 RETRY_EVERY = 0.01
 
 
-class MySQLTransactions:
-    """`TransactionDialect` of MariaDB and MySQL."""
+class MySQLSession(shared.Session):
+    drivers = (pymysql.Connection, AsyncmyConnection)
+    needs = "PyMySQL, or of asyncmy in asyncio"
+    rows = shared.RowRequests(
+        read=lambda name_hash: filled(READ_ROW, name_hash, name_hash, name_hash),
+        touch=lambda name_hash, name: filled(TOUCH, name_hash, name),
+        server=lambda: _refuse_advisory(),
+        scan=lambda after, count, old: filled(SCAN, round(old), after, count),
+        delete=lambda name_hash, old: filled(DELETE, name_hash, round(old)),
+    )
+    lost_by = (pymysql.MySQLError, MySQLError, OSError)
 
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    async def session(self, connection: object, suspends: bool) -> MySQLSession:
-        found = await unwrapped(connection)
-        if isinstance(found, AsyncmyConnection if not suspends else pymysql.Connection):
-            entry_points = ("lockfast.aio.connect", "lockfast.connect")
-            kind = ("an asyncio", "a blocking")[suspends]
-            refuse(connection, f"it is {kind} connection: use {entry_points[suspends]} for it")
-        if not isinstance(found, AsyncmyConnection | pymysql.Connection):
-            refuse(
-                connection, f"{self._where} needs a connection of PyMySQL, or of asyncmy in asyncio"
-            )
-        return MySQLSession(found, suspends, self._where)
-
-    def read_row(self, name_hash: bytes) -> str:
-        return filled(READ_ROW, name_hash, name_hash, name_hash)
-
-    def decode_row(self, reply: list[Result]) -> LockRow:
-        server, age, fence, leased = reply[0].rows[0]
-        return LockRow(
-            str(server), None if age is None else int(age) / 1e6, int(fence), bool(int(leased))
-        )
-
-    def touch_row(self, name_hash: bytes, name: str) -> str:
-        return filled(TOUCH, name_hash, name)
-
-    def read_server(self) -> str:
-        raise Unsupported(
-            f"advisory=True: {self._where} has no advisory lock that ends with a transaction "
-            "(GET_LOCK ends with the session, which a pool hands to another caller)"
-        )
-
-    def decode_server(self, reply: list[Result]) -> str:
-        return str(reply[0].rows[0][0])
-
-    def scan(self, after: bytes, count: int, old: float) -> str:
-        return filled(SCAN, round(old), after, count)
-
-    def decode_scan(self, reply: list[Result]) -> list[tuple[bytes, bool]]:
-        return [(bytes.fromhex(name_hash), bool(old)) for name_hash, old in reply[0].rows]
-
-    def delete_row(self, name_hash: bytes, old: float) -> str:
-        return filled(DELETE, name_hash, round(old))
-
-
-class MySQLSession:
-    """`Session` in the user's transaction."""
-
-    def __init__(self, connection: Any, suspends: bool, where: str) -> None:
-        kind = asyncmy.cursors.Cursor if suspends else pymysql.cursors.Cursor
-        self._statements = Statements(connection, cursor=kind)
-        self._connection = connection
-        self._suspends = suspends
-        self._where = where
+    def __init__(self, connection: Any, where: str, channel: Channel) -> None:
+        super().__init__(connection, where, channel)
+        kind = asyncmy.cursors.Cursor if channel.suspends else pymysql.cursors.Cursor
+        self.cursor_options = {"cursor": kind}
         self._lock_wait_timeout = 50
         self._has_read = True
         if connection.get_autocommit() and not self._in_transaction:
-            refuse(
+            shared.refuse(
                 connection,
                 "it commits after each statement, so the lock would end at once: begin a "
                 "transaction (connection.begin()), or turn autocommit off",
@@ -143,100 +97,93 @@ class MySQLSession:
         status = self._connection.server_status or 0
         return bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
-    async def server(self, *, table: bool) -> str:
-        ((server, lock_wait_timeout),) = await self._execute(READ_SESSION)
+    def server(self, *, table: bool) -> Steps[str]:
+        ((server, lock_wait_timeout),) = yield from self._executing(READ_SESSION)
         self._lock_wait_timeout = int(lock_wait_timeout)
-        await self._execute(STATUS)
+        yield from self._executing(STATUS)
         self._has_read = self._in_transaction
         return str(server)
 
-    async def try_lock(self, name_hash: bytes) -> int | None:
-        return self._fence(await self._execute(f"{LOCK} SKIP LOCKED".format(literal(name_hash))))
+    def try_lock(self, name_hash: bytes) -> Steps[int | None]:
+        sql = f"{LOCK} SKIP LOCKED".format(literal(name_hash))
+        return self._fence((yield from self._executing(sql)))
 
     def _fence(self, rows: list[Any]) -> int | None:
         return int(rows[0][0]) if rows else None
 
-    async def lock_row(self, name_hash: bytes, timeout: float | None) -> int | None:
+    def lock_row(self, name_hash: bytes, timeout: float | None) -> Steps[int | None]:
         until = None if timeout is None else clock.now() + timeout
         whole = FOREVER if timeout is None else int(timeout)
         if whole:
             try:
-                return self._fence(await self._with_timeout(LOCK.format(literal(name_hash)), whole))
-            except RowLocked:
+                sql = LOCK.format(literal(name_hash))
+                return self._fence((yield from self._with_timeout(sql, whole)))
+            except shared.RowLocked:
                 if not self._in_transaction:
-                    raise RowLocked(
+                    raise shared.RowLocked(
                         ". The server rolled back your whole transaction "
                         "(innodb_rollback_on_timeout)"
                     ) from None
         while until is None or clock.now() < until:
-            await self._pause()
-            fence = await self.try_lock(name_hash)
+            yield self._channel.pause(RETRY_EVERY)
+            fence = yield from self.try_lock(name_hash)
             if fence is not None:
                 return fence
-        raise RowLocked
+        raise shared.RowLocked
 
-    async def _pause(self) -> None:
-        if self._suspends:
-            await asyncio.sleep(RETRY_EVERY)
-        else:
-            time.sleep(RETRY_EVERY)
-
-    async def _with_timeout(self, sql: str, seconds: int) -> list[Any]:
-        await self._execute(SET_TIMEOUT.format(seconds))
+    def _with_timeout(self, sql: str, seconds: int) -> Steps[list[Any]]:
+        yield from self._executing(SET_TIMEOUT.format(seconds))
         try:
-            rows = await self._execute(sql)
+            rows = yield from self._executing(sql)
         except Exception:  # on an interrupt, the driver has closed the connection
-            await self._restore_timeout()
+            yield from self._restore_timeout()
             raise
-        await self._restore_timeout()
+        yield from self._restore_timeout()
         return rows
 
-    async def _restore_timeout(self) -> None:
+    def _restore_timeout(self) -> Steps[None]:
         try:
-            await self._execute(SET_TIMEOUT.format(self._lock_wait_timeout))
+            yield from self._executing(SET_TIMEOUT.format(self._lock_wait_timeout))
         except BackendError:
             pass  # the connection is lost, and the setting with it
 
-    async def advance_fence(self, name_hash: bytes, fence: int, floor: int) -> int:
+    def advance_fence(self, name_hash: bytes, fence: int, floor: int) -> Steps[int]:
         if self._has_read:
-            ((now, snapshot_fence),) = await self._execute(SNAPSHOT.format(literal(name_hash)))
+            sql = SNAPSHOT.format(literal(name_hash))
+            ((now, snapshot_fence),) = yield from self._executing(sql)
             if int(snapshot_fence or 0) != fence:
-                raise SnapshotTooOld
+                raise shared.SnapshotTooOld
         else:  # reading the row would take a snapshot, too old for the next lock
-            ((now,),) = await self._execute(CLOCK)
+            ((now,),) = yield from self._executing(CLOCK)
         new_fence = max(fence + 1, floor + 1, int(now))
-        await self._execute(ADVANCE.format(new_fence, literal(name_hash)))
+        yield from self._executing(ADVANCE.format(new_fence, literal(name_hash)))
         if not self._in_transaction:
-            refuse(self._connection, "it commits after each statement: begin a transaction")
+            shared.refuse(self._connection, "it commits after each statement: begin a transaction")
         return new_fence
 
-    async def advisory(self, name_hash: bytes, timeout: float | None) -> int:
-        raise Unsupported("there is no advisory lock that ends with a transaction")
+    def advisory(self, name_hash: bytes, timeout: float | None) -> Steps[int]:
+        _refuse_advisory()
+        yield
 
-    async def _execute(self, sql: str) -> list[Any]:
-        try:
-            return await self._statements.execute(sql)
-        except (pymysql.MySQLError, MySQLError) as error:
-            raise self._exception_for(*code_and_message(error)) from error
-        except OSError as error:
-            raise BackendError(f"{self._where}: your connection was lost: {error}") from error
-
-    def _exception_for(self, code: int, message: str) -> Exception:
+    def _error(self, error: Any) -> Exception:
+        if isinstance(error, OSError):
+            return BackendError(f"{self._where}: your connection was lost: {error}")
+        code, message = code_and_message(error)
         match code:
             case 1205 | 3572:
-                return RowLocked()
+                return shared.RowLocked()
             case 1213:
-                return Deadlock(", and rolled back your whole transaction")
+                return shared.Deadlock(", and rolled back your whole transaction")
             case 1020:
-                return SnapshotTooOld()
+                return shared.SnapshotTooOld()
             case 0:
                 return BackendError(f"{self._where}: your connection was lost: {message}")
         mapped = exception_for(code, message, self._where)
-        if isinstance(mapped, NoTables):
-            return ConfigurationError(
-                f"{self._where}: your connection does not see the table lockfast_transactions: it "
-                "leads to another database"
-            )
-        if isinstance(mapped, Retry):
-            return BackendError(f"{self._where} reported: {message}")
-        return mapped
+        return self._common(mapped, message)
+
+
+def _refuse_advisory() -> Never:
+    raise Unsupported(
+        "advisory=True: MariaDB and MySQL have no advisory lock that ends with a transaction "
+        "(GET_LOCK ends with the session, which a pool hands to another caller)"
+    )

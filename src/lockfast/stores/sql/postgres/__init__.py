@@ -1,1 +1,1 @@
-"""PostgreSQL: the SQL backend with wake-ups by LISTEN/NOTIFY."""
+"""PostgreSQL: the SQL store with wake-ups by LISTEN/NOTIFY."""

@@ -1,4 +1,4 @@
-"""Requests to PostgreSQL and their replies: the `Dialect` of this store.
+"""Requests to PostgreSQL: the `Dialect` of this store, and the mapping of its errors.
 
 A request is a statement and its parameters as they are sent: binary for hashes, text for the rest.
 Lists are sent as JSON, so nothing is ever quoted here.
@@ -7,12 +7,14 @@ Lists are sent as JSON, so nothing is ever quoted here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from lockfast.core.law import REFRESH, WAITER_LEASE, Row
+from lockfast.core.law import WAITER_LEASE
+from lockfast.errors import BackendError
 from lockfast.model import Busy, Claim, Granted
-from lockfast.stores.sql.book import FAIR, UNFAIR, Change, NameState
+from lockfast.stores.sql import book
 from lockfast.stores.sql.postgres import schema
 
 
@@ -45,12 +47,13 @@ SWEEP = Statement("sweep", schema.SWEEP, 2)
 GRANTED = Statement("granted", schema.GRANTED, 1, hashed=False)
 
 _WAITER_LEASE = str(WAITER_LEASE).encode()
-_NOBODY = ("", "", 0, 0, 0.0, True, 0)
+_NAMES = (
+    "kind", "queue_position", "id", "who", "take", "slots", "lease", "fair", "fence", "since",
+    "ends", "wake_address",
+)  # fmt: skip
 
 
-class PostgresDialect:
-    """`Dialect` whose replies are libpq's results: text, or None."""
-
+class PostgresDialect(book.Dialect):
     def claim_uncontended(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
         return Request(
             CLAIM_UNCONTENDED, (name_hash, claim.name.encode(), *_inline_hold(claim, wake_address))
@@ -59,81 +62,45 @@ class PostgresDialect:
     def claim_again(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
         return Request(CLAIM_AGAIN, (name_hash, *_inline_hold(claim, wake_address)))
 
-    def decode_claim(self, reply: Any) -> int:
-        return int(reply.get_value(0, 0)) if reply.ntuples else 0
+    def decode_claim(self, reply: book.Reply) -> int:
+        rows = reply[0].rows
+        return int(rows[0][0]) if rows else 0
 
     def join(self, name_hash: bytes, claim: Claim, wake_address: str) -> Request:
-        parameters = (
-            name_hash,
-            claim.id.encode(),
-            claim.who.encode(),
-            repr(claim.lease).encode(),
-            wake_address.encode(),
-            _WAITER_LEASE,
-        )
-        return Request(JOIN, parameters)
+        values = (claim.id, claim.who, claim.lease, wake_address)
+        return Request(JOIN, (name_hash, *map(_text, values), _WAITER_LEASE))
 
-    def decode_join(self, reply: Any) -> Busy | None:
-        if not reply.ntuples:
-            return None
-        rest, fence, others = (reply.get_value(0, column) for column in range(3))
-        after = REFRESH if others == b"t" else min(REFRESH, max(float(rest), 0.0))
-        return Busy(after, int(fence))
+    def decode_join(self, reply: book.Reply) -> Busy | None:
+        return book.busy_of(reply[0].rows)
 
     def release_uncontended(self, name_hash: bytes, claim: Claim) -> Request:
         return Request(RELEASE_UNCONTENDED, (name_hash, claim.id.encode()))
 
-    def decode_release(self, reply: Any) -> bool:
-        return bool(reply.command_tuples)
+    def extend(self, renewals: Sequence[book.Renewal]) -> Request:
+        keys = ("number", "hash", "id", "fence", "lease")
+        values = [
+            (number, name_hash.hex(), claim.id, fence, claim.lease)
+            for number, (name_hash, claim, fence) in enumerate(renewals)
+        ]
+        return Request(EXTEND, (_json([dict(zip(keys, each, strict=True)) for each in values]),))
 
-    def extend(
-        self, name_hashes: Sequence[bytes], claims: Sequence[Claim], fences: Sequence[int]
-    ) -> Request:
-        renewals = [
-            {"number": number, "hash": name_hash.hex(), "id": claim.id, "fence": fence,
-             "lease": claim.lease}
-            for number, (name_hash, claim, fence) in enumerate(
-                zip(name_hashes, claims, fences, strict=True)
-            )
-        ]  # fmt: skip
-        return Request(EXTEND, (_json(renewals),))
-
-    def decode_extend(self, reply: Any) -> set[int]:
-        return {int(reply.get_value(row, 0)) for row in range(reply.ntuples)}
+    def decode_extend(self, reply: book.Reply) -> set[int]:
+        return {int(number) for (number,) in reply[0].rows}
 
     def read(self, name_hash: bytes, ids: Sequence[str], limit: int) -> Request:
         return Request(READ, (name_hash, _json(ids), b"%d" % limit))
 
-    def decode_read(self, reply: Any, limit: int) -> NameState:
-        value = reply.get_value
-        inline_hold = None if not value(0, 2) else _row(value, 0)
-        rows = []
-        known = set()
-        counts = {FAIR: [0, 0], UNFAIR: [0, 0]}
-        for number in range(1, reply.ntuples):
-            kind, position, row = int(value(number, 0)), int(value(number, 1)), _row(value, number)
-            if row.id in known:
-                continue
-            known.add(row.id)
-            rows.append((kind % 10, position, row))
-            if kind in counts:
-                counts[kind][0] += 1
-                counts[kind][1] = position
-        cut = {
-            fair: counts[kind][1] if counts[kind][0] >= limit else 0
-            for fair, kind in ((True, FAIR), (False, UNFAIR))
-        }
-        return NameState(
-            float(value(0, 12)), int(value(0, 1)), int(value(0, 13)), inline_hold, rows, cut
-        )
+    def decode_read(self, reply: book.Reply, limit: int) -> book.NameState:
+        rows = reply[0].rows
+        return book.name_state(rows[0][13], rows, limit)
 
-    def write(self, name_hash: bytes, name: str, change: Change, wake_address: str) -> Request:
-        inline_hold = change.inline_hold
+    def write(self, name_hash: bytes, name: str, change: book.Change, wake_address: str) -> Request:
         # Without a hold, `ends` is now, from when the last fence is kept.
-        nobody = (*_NOBODY, change.now, change.now, "")
-        columns = _columns(inline_hold) if inline_hold is not None else nobody
+        now = book.micros(change.now)
+        nobody = ("", "", 0, 0, 0.0, True, 0, now, now, "")
+        hold = change.inline_hold
         put = [
-            dict(zip(_NAMES, (kind, position, *_columns(row)), strict=True))
+            dict(zip(_NAMES, (kind, position, *book.columns_of(row)), strict=True))
             for kind, position, row in change.upserts
         ]
         wakeups = [
@@ -141,57 +108,33 @@ class PostgresDialect:
             for row, grant in change.wakeups
             if row.wake_address != wake_address
         ]
+        columns = nobody if hold is None else book.columns_of(hold)
         parameters = (
             name_hash,
-            b"%d" % change.version if change.version else name.encode(),
-            b"%d" % change.new_version,
+            *map(_text, (change.version or name, change.new_version)),
             *map(_text, (change.contended, change.last_fence, *columns)),
-            _json(put),
-            _json(change.deletes),
-            _json(wakeups),
+            *map(_json, (put, change.deletes, wakeups)),
         )
         return Request(WRITE if change.version else WRITE_NEW, parameters)
 
-    def decode_write(self, reply: Any) -> bool:
-        return bool(reply.get_value(0, 0) == b"1")
+    def decode_write(self, reply: book.Reply) -> bool:
+        return bool(reply[0].rows[0][0] == b"1")
 
     def names(self, prefix: str) -> Request:
         return Request(NAMES, (prefix.encode(),))
 
-    def decode_names(self, reply: Any) -> list[str]:
-        return [reply.get_value(row, 0).decode() for row in range(reply.ntuples)]
-
     def sweep(self, after: bytes, count: int) -> Request:
         return Request(SWEEP, (after, b"%d" % count))
 
-    def decode_sweep(self, reply: Any) -> tuple[int, bytes, list[str]]:
-        value = reply.get_value
-        last = value(0, 1)
-        names = [value(row, 2) for row in range(reply.ntuples)]
-        return (
-            int(value(0, 0)),
-            bytes.fromhex(last.decode()) if last else b"",
-            [name.decode() for name in names if name is not None],
-        )
+    def decode_sweep(self, reply: book.Reply) -> tuple[int, bytes, list[str]]:
+        rows = reply[0].rows
+        scanned, last, _ = rows[0]
+        names = [name.decode() for _, _, name in rows if name is not None]
+        return int(scanned), bytes.fromhex(last.decode()) if last else b"", names
 
     def poll_grants(self, waiting: Sequence[tuple[bytes, str]]) -> Request:
-        """Ask which of these claims were granted, for a `PollingListener`."""
-        return Request(
-            GRANTED, (_json([{"hash": name_hash.hex(), "id": one} for name_hash, one in waiting]),)
-        )
-
-    def decode_grants(self, reply: Any) -> list[tuple[str, Granted]]:
-        value = reply.get_value
-        return [
-            (value(row, 0).decode(), Granted(int(value(row, 1)), float(value(row, 2))))
-            for row in range(reply.ntuples)
-        ]
-
-
-_NAMES = (
-    "kind", "queue_position", "id", "who", "take", "slots", "lease", "fair", "fence", "since",
-    "ends", "wake_address",
-)  # fmt: skip
+        asked = [{"hash": name_hash.hex(), "id": claim_id} for name_hash, claim_id in waiting]
+        return Request(GRANTED, (_json(asked),))
 
 
 def _inline_hold(claim: Claim, wake_address: str) -> tuple[bytes, ...]:
@@ -204,36 +147,6 @@ def _inline_hold(claim: Claim, wake_address: str) -> tuple[bytes, ...]:
         repr(lease).encode(),
         b"t" if fair else b"f",
         wake_address.encode(),
-    )
-
-
-def _row(value: Any, number: int) -> Row:
-    return Row(
-        value(number, 2).decode(),
-        value(number, 3).decode(),
-        int(value(number, 4)),
-        int(value(number, 5)),
-        float(value(number, 6)),
-        value(number, 7) == b"t",
-        int(value(number, 8)),
-        float(value(number, 9)),
-        float(value(number, 10)),
-        value(number, 11).decode(),
-    )
-
-
-def _columns(row: Row) -> tuple[Any, ...]:
-    return (
-        row.id,
-        row.who,
-        row.take,
-        row.slots,
-        row.lease,
-        row.fair,
-        row.fence,
-        row.since,
-        row.ends,
-        row.wake_address,
     )
 
 
@@ -267,3 +180,70 @@ def decode_message(message: str) -> tuple[str, Granted | None] | None:
     except ValueError:
         return None
     return parts[0], grant
+
+
+# ---- errors: which are transient, and what an operator can do ------------------------------------
+
+AGAIN = {
+    "40001": "a serialization failure",
+    "40P01": "a deadlock",
+    "55P03": "a row stayed locked",
+    "26000": "a prepared statement is missing: a pooler switched the session",
+    "42P05": "a prepared statement exists already: a pooler switched the session",
+    "0A000": "a prepared statement is older than the tables",
+}
+LEAST_RIGHTS = "a user without CREATE needs the tables that `lockfast schema` prints;"
+# By SQLSTATE: whether the error is transient, and what an operator can do.
+_ERRORS = {
+    "25006": (False, "it is read-only, perhaps a standby: use the address of the primary"),
+    "42501": (False, f"{LEAST_RIGHTS} docs/postgresql.md lists the least rights"),
+    "28P01": (False, "the user name or the password is wrong"),
+    "28000": (False, "it rejects this user: see its pg_hba.conf"),
+    "3D000": (False, "there is no such database"),
+    "53300": (True, "it has no free connection: raise its max_connections"),
+    "57P01": (True, "an administrator ended the connection, or it is shutting down"),
+    "57P02": (True, "it has crashed and is recovering"),
+    "57P03": (True, "it is starting up, or shutting down"),
+    "57014": (True, "it was cancelled, or took longer than its statement_timeout"),
+    "57P05": (True, "the connection was idle for too long"),
+    "53100": (True, "its disk is full"),
+    "53200": (True, "it is out of memory"),
+    "23505": (True, "another client inserted the row first"),
+}
+
+
+def exception_for(code: str, message: str, where: str) -> Exception:
+    """Map a server error to an exception."""
+    if code == "42P01":
+        return book.NoTables()
+    if code in AGAIN:
+        return book.Retry(AGAIN[code])
+    transient, hint = _ERRORS.get(code, (code[:2] in ("08", "53", "57", "58"), ""))
+    if code.startswith("42") and not hint:
+        hint = "its tables were created by another version of lockfast, or by another program"
+    message = message.strip().splitlines()[0] if message.strip() else f"SQLSTATE {code}"
+    hint = f" ({hint})" if hint else ""
+    return BackendError(f"{where} reported: {message}{hint}", transient=transient)
+
+
+def not_connected(message: str, where: str) -> BackendError:
+    """Map a failure to connect. libpq has no code for it; the server's reason is in the message."""
+    text = re.sub(r"\s+", " ", message).strip()
+    final = (
+        "password authentication failed",
+        "no password supplied",
+        "no pg_hba.conf entry",
+        "does not exist",
+        "certificate",
+        "does not support SSL",
+        "authentication method",
+        "session is read-only",
+        "not permitted to log in",
+    )
+    passing = "starting up" in text or "shutting down" in text
+    transient = passing or not any(phrase in text for phrase in final)
+    if "session is read-only" in text:
+        text += " (a standby: use the address of the primary)"
+    if "too many clients" in text or "too many connections" in text:
+        text += " (raise its max_connections)"
+    return BackendError(f"{where} is out of reach: {text}", transient=transient)

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS lockfast_transactions (
 ) WITH (fillfactor = 50);
 """
 # Two sessions that create them at the same time would collide in the catalog.
-MAKE_TABLES = f"BEGIN; SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COMMIT"
+MAKE_TABLES = f"BEGIN; {{}} SELECT pg_advisory_xact_lock(7523094284930); {TABLES} COMMIT"
 
 # Asked once per connection: behind a pooler the backend's pid is not the one that libpq was given;
 # a standby and a read-only database cannot write locks.
@@ -61,13 +61,25 @@ CHECK = "SELECT pg_backend_pid(), current_setting('transaction_read_only'), pg_i
 # For a connection that a user's function made: end its transaction. (Without one, this warns.)
 TAKEN_OVER = "ROLLBACK; SET client_encoding = 'UTF8'"
 # Statements are short: none may wait longer than every budget. Plans do not depend on the
-# parameters, and planning takes longer than executing. Times are read as float8: with fewer digits
-# (extra_float_digits of the role or the database) every lease would look expired.
+# parameters, and planning takes longer than executing. Times are read as whole microseconds, so
+# extra_float_digits does not matter.
 SETTINGS = (
     "SET statement_timeout = 6000; SET lock_timeout = 6000; "
     "SET default_transaction_isolation = 'read committed'; "
-    "SET plan_cache_mode = force_generic_plan; SET extra_float_digits = 1"
+    "SET plan_cache_mode = force_generic_plan"
 )
+
+# Behind a pooler, where other clients leave their settings in the session: the defaults of the user
+# and the database; and what each statement's transaction begins with ($1 search_path).
+DEFAULTS = """
+SELECT (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only'),
+    (SELECT reset_val FROM pg_settings WHERE name = 'search_path')
+"""
+BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+SET_LOCAL = b"""
+SELECT set_config('search_path', $1, true), set_config('statement_timeout', '6000', true),
+    set_config('lock_timeout', '6000', true)
+"""
 
 # $1 hash, $2 name, $3 id, $4 who, $5 take, $6 slots, $7 lease, $8 fair, $9 wake address. Granted if
 # there is no live inline hold and the name is not contended. The row is locked while that is
@@ -127,10 +139,10 @@ WITH held AS (
     WHERE r.kind = 1
     RETURNING queue_position
 )
-SELECT extract(epoch FROM ends - now)::float8, last_fence,
+SELECT (extract(epoch FROM ends - now) * 1000000)::bigint, last_fence,
     EXISTS (SELECT FROM lockfast_rows AS r, queued
             WHERE r.hash = $1 AND r.kind = 1 AND r.queue_position < queued.queue_position
-              AND r.ends > now)
+              AND r.ends > now)::int
 FROM held, queued
 """
 
@@ -166,15 +178,15 @@ WHERE s.ends > clock_timestamp()
 UNION ALL SELECT number FROM row_holds
 """
 
-_ROW = """id, who, take, slots, lease, fair, fence,
-    extract(epoch FROM since)::float8, extract(epoch FROM ends)::float8, wake_address"""
+_ROW = """id, who, take, slots, (lease * 1000000)::bigint, fair::int, fence,
+    (extract(epoch FROM since) * 1000000)::bigint, (extract(epoch FROM ends) * 1000000)::bigint,
+    wake_address"""
 # $1 hash, $2 ids, as JSON, $3 limit of each queue. One statement reads one snapshot. The first row
 # is the name itself, or only the clock, which is read after the snapshot was taken.
 READ = f"""
-SELECT -1, coalesce(n.version, 0), n.id, n.who, n.take, n.slots, n.lease, n.fair, n.fence,
-    extract(epoch FROM n.since)::float8, extract(epoch FROM n.ends)::float8, n.wake_address,
-    extract(epoch FROM c.now)::float8, coalesce(n.last_fence, 0)
-FROM (SELECT clock_timestamp() AS now) AS c LEFT JOIN lockfast_names AS n ON n.hash = $1
+SELECT -1, coalesce(version, 0), {_ROW}, coalesce(last_fence, 0),
+    (extract(epoch FROM now) * 1000000)::bigint
+FROM (SELECT clock_timestamp() AS now) AS c LEFT JOIN lockfast_names ON hash = $1
 UNION ALL
 SELECT kind, queue_position, {_ROW}, NULL, NULL FROM lockfast_rows WHERE hash = $1 AND kind = 0
 UNION ALL
@@ -197,10 +209,11 @@ _WRITE = """,
 upserted AS (
     INSERT INTO lockfast_rows
     SELECT written.hash, r.id, r.kind, r.queue_position, r.who, r.take, r.slots, r.lease, r.fair,
-        r.fence, to_timestamp(r.since), to_timestamp(r.ends), r.wake_address
+        r.fence, to_timestamp(0) + r.since * interval '1 microsecond',
+        to_timestamp(0) + r.ends * interval '1 microsecond', r.wake_address
     FROM written, json_to_recordset($16::json) AS r(id text, kind smallint, queue_position bigint,
-        who text, take bigint, slots bigint, lease float8, fair boolean, fence bigint, since float8,
-        ends float8, wake_address text)
+        who text, take bigint, slots bigint, lease float8, fair boolean, fence bigint, since bigint,
+        ends bigint, wake_address text)
     ON CONFLICT (hash, id) DO UPDATE SET
         kind = excluded.kind, queue_position = excluded.queue_position,
         who = excluded.who, take = excluded.take, slots = excluded.slots, lease = excluded.lease,
@@ -219,8 +232,9 @@ WRITE = (
     """
 WITH written AS (
     UPDATE lockfast_names SET version = $3, contended = $4, last_fence = $5, id = $6, who = $7,
-        take = $8, slots = $9, lease = $10, fair = $11, fence = $12, since = to_timestamp($13),
-        ends = to_timestamp($14), wake_address = $15
+        take = $8, slots = $9, lease = $10, fair = $11, fence = $12,
+        since = to_timestamp(0) + $13::bigint * interval '1 microsecond',
+        ends = to_timestamp(0) + $14::bigint * interval '1 microsecond', wake_address = $15
     WHERE hash = $1 AND version = $2
     RETURNING hash
 )"""
@@ -231,7 +245,8 @@ WRITE_NEW = (
     """
 WITH written AS (
     INSERT INTO lockfast_names VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-        to_timestamp($13), to_timestamp($14), $15)
+        to_timestamp(0) + $13::bigint * interval '1 microsecond',
+        to_timestamp(0) + $14::bigint * interval '1 microsecond', $15)
     ON CONFLICT (hash) DO NOTHING
     RETURNING hash
 )"""
@@ -265,14 +280,14 @@ FROM (SELECT 1) AS one LEFT JOIN scanned
   ON contended AND ends < clock_timestamp() - interval '90 seconds'
 """
 
-# $1 claims that wait, as JSON: hash, id. Those that were granted, for a `PollingListener`.
+# $1 claims that wait, as JSON: hash, id. Those that were granted, for a `Listener` that polls.
 GRANTED = """
 WITH requested AS MATERIALIZED (
     SELECT decode(hash, 'hex') AS hash, id FROM json_to_recordset($1::json) AS a(hash text, id text)
 )
-SELECT id, fence, extract(epoch FROM ends - since)::float8
+SELECT id, fence, (extract(epoch FROM ends - since) * 1000000)::bigint
 FROM requested JOIN lockfast_names USING (hash, id) WHERE ends > clock_timestamp()
 UNION ALL
-SELECT id, fence, extract(epoch FROM ends - since)::float8
+SELECT id, fence, (extract(epoch FROM ends - since) * 1000000)::bigint
 FROM requested JOIN lockfast_rows USING (hash, id) WHERE kind = 0 AND ends > clock_timestamp()
 """

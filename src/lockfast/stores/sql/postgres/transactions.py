@@ -13,15 +13,14 @@ import re
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from lockfast.errors import BackendError, ConfigurationError, Unsupported
-from lockfast.stores.sql.errors import Deadlock, NoTables, Retry, RowLocked, SnapshotTooOld
-from lockfast.stores.sql.postgres.dialect import Request, Statement
-from lockfast.stores.sql.postgres.errors import exception_for
-from lockfast.stores.sql.sessions import Statements, refuse, unwrapped
-from lockfast.stores.sql.transactions import LockRow
+from lockfast.errors import BackendError, Unsupported
+from lockfast.stores.sql import transactions as shared
+from lockfast.stores.sql.channel import Channel
+from lockfast.stores.sql.postgres.dialect import Request, Statement, exception_for
+from lockfast.stores.steps import Steps
 
 _US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 # The start time tells servers apart, and a standby from its primary.
@@ -33,11 +32,11 @@ READ_ROW = Statement(
     "transaction_read_row",
     f"""
 SELECT {_SERVER} || ', table ' || 'lockfast_transactions'::regclass::oid,
-    (SELECT extract(epoch FROM clock_timestamp() - used)::float8 FROM lockfast_transactions
-     WHERE hash = $1),
+    (SELECT (extract(epoch FROM clock_timestamp() - used) * 1000000)::bigint
+     FROM lockfast_transactions WHERE hash = $1),
     coalesce((SELECT last_fence FROM lockfast_names WHERE hash = $1), 0),
     EXISTS (SELECT FROM lockfast_names
-            WHERE hash = $1 AND id <> '' AND ends > clock_timestamp())
+            WHERE hash = $1 AND id <> '' AND ends > clock_timestamp())::int
 """,
     1,
 )
@@ -54,7 +53,7 @@ ON CONFLICT (hash) DO UPDATE SET used = excluded.used
 SCAN = Statement(
     "transaction_scan",
     """
-SELECT encode(hash, 'hex'), used < clock_timestamp() - $3::float8 * interval '1 second'
+SELECT encode(hash, 'hex'), (used < clock_timestamp() - $3::float8 * interval '1 second')::int
 FROM lockfast_transactions WHERE hash > $1 ORDER BY hash LIMIT $2
 """,
     3,
@@ -85,86 +84,53 @@ WHERE hash = decode('{{}}', 'hex') RETURNING fence
 SAVEPOINT = "SAVEPOINT lockfast_lock"
 UNDO = "ROLLBACK TO SAVEPOINT lockfast_lock"
 RELEASE = "RELEASE SAVEPOINT lockfast_lock"
+LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, 24 days: the most that the server accepts
 _DURATION = re.compile(r"\d+(us|ms|s|min|h|d)?").fullmatch
 
 
-class PostgresTransactions:
-    """`TransactionDialect` of PostgreSQL."""
+class PostgresSession(shared.Session):
+    cursor_options = {"row_factory": tuple_row}  # noqa: RUF012 (never changed)
+    drivers = (psycopg.Connection, psycopg.AsyncConnection)
+    needs = "psycopg 3"
+    rows = shared.RowRequests(
+        read=lambda name_hash: Request(READ_ROW, (name_hash,)),
+        touch=lambda name_hash, name: Request(TOUCH, (name_hash, name.encode())),
+        server=lambda: Request(SERVER, ()),
+        scan=lambda after, count, old: Request(SCAN, (after, b"%d" % count, b"%d" % old)),
+        delete=lambda name_hash, old: Request(DELETE, (name_hash, b"%d" % old)),
+    )
+    lost_by = (psycopg.Error,)
 
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    async def session(self, connection: object, suspends: bool) -> PostgresSession:
-        found = await unwrapped(connection)
-        if isinstance(found, psycopg.AsyncConnection if not suspends else psycopg.Connection):
-            entry_points = ("lockfast.aio.connect", "lockfast.connect")
-            kind = ("an asyncio", "a blocking")[suspends]
-            refuse(connection, f"it is {kind} connection: use {entry_points[suspends]} for it")
-        if not isinstance(found, psycopg.Connection | psycopg.AsyncConnection):
-            refuse(connection, f"{self._where} needs a connection of psycopg 3")
-        return PostgresSession(found, self._where)
-
-    def read_row(self, name_hash: bytes) -> Request:
-        return Request(READ_ROW, (name_hash,))
-
-    def decode_row(self, reply: Any) -> LockRow:
-        server, age, fence, leased = (reply.get_value(0, column) for column in range(4))
-        return LockRow(
-            server.decode(), None if age is None else float(age), int(fence), leased == b"t"
-        )
-
-    def touch_row(self, name_hash: bytes, name: str) -> Request:
-        return Request(TOUCH, (name_hash, name.encode()))
-
-    def read_server(self) -> Request:
-        return Request(SERVER, ())
-
-    def decode_server(self, reply: Any) -> str:
-        return str(reply.get_value(0, 0).decode())
-
-    def scan(self, after: bytes, count: int, old: float) -> Request:
-        return Request(SCAN, (after, b"%d" % count, repr(old).encode()))
-
-    def decode_scan(self, reply: Any) -> list[tuple[bytes, bool]]:
-        value = reply.get_value
-        return [
-            (bytes.fromhex(value(row, 0).decode()), value(row, 1) == b"t")
-            for row in range(reply.ntuples)
-        ]
-
-    def delete_row(self, name_hash: bytes, old: float) -> Request:
-        return Request(DELETE, (name_hash, repr(old).encode()))
-
-
-class PostgresSession:
-    """`Session` in the user's transaction."""
-
-    def __init__(self, connection: Any, where: str) -> None:
+    def __init__(self, connection: Any, where: str, channel: Channel) -> None:
+        super().__init__(connection, where, channel)
+        if connection.info.pipeline_status != PipelineStatus.OFF:
+            shared.refuse(connection, "it is in pipeline mode: take the lock outside of it")
         status = connection.info.transaction_status
         if status == TransactionStatus.INERROR:
-            refuse(connection, "its transaction has failed already: roll it back first")
+            shared.refuse(connection, "its transaction has failed already: roll it back first")
         if status == TransactionStatus.IDLE and connection.autocommit:
-            refuse(
+            shared.refuse(
                 connection,
                 "it commits after each statement, so the lock would end at once: begin a "
                 "transaction (connection.transaction()), or turn autocommit off",
             )
-        self._statements = Statements(connection, row_factory=tuple_row)
-        self._where = where
         self._isolation = self._lock_timeout = ""
 
-    async def server(self, *, table: bool) -> str:
-        ((server, oid, self._isolation, self._lock_timeout),) = await self._execute(READ_SESSION)
+    def server(self, *, table: bool) -> Steps[str]:
+        rows = yield from self._executing(READ_SESSION)
+        ((server, oid, self._isolation, self._lock_timeout),) = rows
         return f"{server}, table {oid}" if table else str(server)
 
-    async def try_lock(self, name_hash: bytes) -> int | None:
-        rows = await self._execute(f"{ROW} FOR UPDATE SKIP LOCKED".format(name_hash.hex()))
-        if not rows and not self._sees_all and not await self._execute(ROW.format(name_hash.hex())):
-            raise SnapshotTooOld  # the row was created after the snapshot
+    def try_lock(self, name_hash: bytes) -> Steps[int | None]:
+        rows = yield from self._executing(f"{ROW} FOR UPDATE SKIP LOCKED".format(name_hash.hex()))
+        if not rows and not self._sees_all:
+            visible = yield from self._executing(ROW.format(name_hash.hex()))
+            if not visible:
+                raise shared.SnapshotTooOld  # the row was created after the snapshot
         return int(rows[0][0]) if rows else None
 
-    async def lock_row(self, name_hash: bytes, timeout: float | None) -> int | None:
-        rows = await self._with_timeout(f"{ROW} FOR UPDATE".format(name_hash.hex()), timeout)
+    def lock_row(self, name_hash: bytes, timeout: float | None) -> Steps[int | None]:
+        rows = yield from self._with_timeout(f"{ROW} FOR UPDATE".format(name_hash.hex()), timeout)
         return int(rows[0][0]) if rows else None
 
     @property
@@ -172,11 +138,11 @@ class PostgresSession:
         """True if each statement sees everything committed before it."""
         return self._isolation in ("read committed", "read uncommitted")
 
-    async def advance_fence(self, name_hash: bytes, fence: int, floor: int) -> int:
-        ((new_fence,),) = await self._execute(ADVANCE.format(floor + 1, name_hash.hex()))
+    def advance_fence(self, name_hash: bytes, fence: int, floor: int) -> Steps[int]:
+        ((new_fence,),) = yield from self._executing(ADVANCE.format(floor + 1, name_hash.hex()))
         return int(new_fence)
 
-    async def advisory(self, name_hash: bytes, timeout: float | None) -> int:
+    def advisory(self, name_hash: bytes, timeout: float | None) -> Steps[int]:
         if not self._sees_all:
             raise Unsupported(
                 f"an advisory lock in a {self._isolation} transaction: it would read data as old "
@@ -185,54 +151,41 @@ class PostgresSession:
             )
         # Two names whose hashes share these 64 bits exclude each other, which is harmless.
         key = int.from_bytes(name_hash[:8], signed=True)
-        ((free,),) = await self._execute(f"SELECT pg_try_advisory_xact_lock({key})")
+        ((free,),) = yield from self._executing(f"SELECT pg_try_advisory_xact_lock({key})")
         if not free:
             if timeout == 0:
-                raise RowLocked
-            await self._with_timeout(f"SELECT pg_advisory_xact_lock({key})::text", timeout)
-        ((fence,),) = await self._execute(f"SELECT {_US}")
+                raise shared.RowLocked
+            yield from self._with_timeout(f"SELECT pg_advisory_xact_lock({key})::text", timeout)
+        ((fence,),) = yield from self._executing(f"SELECT {_US}")
         return int(fence)
 
-    async def _with_timeout(self, sql: str, timeout: float | None) -> list[Any]:
+    def _with_timeout(self, sql: str, timeout: float | None) -> Steps[list[Any]]:
         """Execute a statement that may wait for up to ``timeout``, behind a savepoint."""
-        limit = 0 if timeout is None else max(round(timeout * 1000), 1)
-        await self._execute(SAVEPOINT)
+        limit = 0 if timeout is None else min(max(round(timeout * 1000), 1), LONGEST_TIMEOUT)
+        yield from self._executing(SAVEPOINT)
         try:
-            await self._execute(f"SET LOCAL lock_timeout = {limit}")
-            rows = await self._execute(sql)
+            yield from self._executing(f"SET LOCAL lock_timeout = {limit}")
+            rows = yield from self._executing(sql)
         except BaseException:
             with contextlib.suppress(Exception):  # the original error matters more
-                await self._statements.execute(UNDO)
-                await self._statements.execute(RELEASE)
+                yield from self._executing(UNDO)
+                yield from self._executing(RELEASE)
             raise
         before = self._lock_timeout if _DURATION(self._lock_timeout) else "0"
-        await self._execute(f"SET LOCAL lock_timeout = '{before}'")
-        await self._execute(RELEASE)
+        yield from self._executing(f"SET LOCAL lock_timeout = '{before}'")
+        yield from self._executing(RELEASE)
         return rows
 
-    async def _execute(self, sql: str) -> list[Any]:
-        try:
-            return await self._statements.execute(sql)
-        except psycopg.Error as error:
-            raise self._exception_for(error) from error
-
-    def _exception_for(self, error: psycopg.Error) -> Exception:
+    def _error(self, error: psycopg.Error) -> Exception:
         match error.sqlstate:
             case "55P03":
-                return RowLocked()
+                return shared.RowLocked()
             case "40P01":
-                return Deadlock()
+                return shared.Deadlock()
             case "40001":
-                return SnapshotTooOld()
+                return shared.SnapshotTooOld()
             case None:
                 return BackendError(f"{self._where}: your connection was lost: {error}")
         message = str(error.diag.message_primary or error)
         mapped = exception_for(error.sqlstate, message, self._where)
-        if isinstance(mapped, NoTables):
-            return ConfigurationError(
-                f"{self._where}: your connection does not see the table lockfast_transactions: "
-                "its search_path leads elsewhere"
-            )
-        if isinstance(mapped, Retry):
-            return BackendError(f"{self._where} reported: {message}")
-        return mapped
+        return self._common(mapped, message)
