@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from zookeeper_nodes import SESSION, Networks, with_session
 
+import lockfast
 from both_apis import APIS, Agent, fixtures
 from lab.fault_proxy import FaultProxy
+
+_number = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +73,28 @@ def networks(three: Any) -> Iterator[Networks]:
     networks = Networks(three.nodes)
     yield networks
     networks.close()
+
+
+@pytest.fixture
+def here(zookeeper_server: Any) -> Iterator[SimpleNamespace]:
+    """A private chroot, a lockfast client in it, and a kazoo client for assertions."""
+    path = f"/protocol-{next(_number)}"
+    client = lockfast.connect(f"{zookeeper_server.url}{path}")
+    kazoo = zookeeper_server.client()
+    root = f"{path}/lockfast"
+
+    def nodes(name: str) -> list[str]:
+        return sorted(kazoo.get_children(f"{root}/default:{name}"))
+
+    yield SimpleNamespace(
+        url=f"{zookeeper_server.url}{path}",
+        client=client,
+        session=client._endpoint._session,  # type: ignore[attr-defined]
+        registry=client._endpoint._registry,  # type: ignore[attr-defined]
+        kazoo=kazoo,
+        root=root,
+        nodes=nodes,
+    )
+    client.close()
+    kazoo.stop()
+    kazoo.close()

@@ -26,7 +26,7 @@ def client(zookeeper_server: Any) -> Iterator[lockfast.Client]:
 
 
 def connection(client: lockfast.Client) -> Any:
-    return client.store._session._client._connection  # type: ignore[attr-defined]
+    return client._endpoint._session._connection  # type: ignore[attr-defined]
 
 
 def test_a_request_that_the_kernel_accepts_in_parts_arrives_in_order(
@@ -70,7 +70,7 @@ def test_an_interrupted_write_keeps_the_session_and_leaves_no_node(
     client: lockfast.Client, zookeeper_server: Any, name: str, moment: str
 ) -> None:
     """On Ctrl-C it is unknown whether the server will read the request."""
-    line, session = connection(client), client.store._session  # type: ignore[attr-defined]
+    line, session = connection(client), client._endpoint._session  # type: ignore[attr-defined]
     other = client.lock(f"{name}-other").acquire()
     was = session.id
     put: Callable[[bytearray], None] = line._write_or_queue
@@ -100,10 +100,10 @@ def test_an_unexpected_answer_ends_the_connection_and_not_the_session(
     client: lockfast.Client, zookeeper_server: Any, name: str
 ) -> None:
     hold = client.lock(f"{name}-mine").acquire()
-    session = client.store._session  # type: ignore[attr-defined]
+    session = client._endpoint._session  # type: ignore[attr-defined]
     was = session.id
     # As if a request had been lost on the way: the next answer belongs to another one.
-    session._client._pending.append((PingInstance, None, 77))
+    session._connection.client._pending.append((PingInstance, None, 77))
     with client.lock(f"{name}-next", timeout=PATIENCE):
         assert len(nodes(zookeeper_server, f"{name}-next")) == 1
     assert session.id == was and hold.is_held

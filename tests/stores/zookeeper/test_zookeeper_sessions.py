@@ -250,7 +250,8 @@ def test_the_lock_of_a_killed_holder_is_free_within_one_session(
 def test_a_killed_waiter_delays_the_next_no_longer_than_its_session(
     agent: Make, zookeeper_server: Any, name: str
 ) -> None:
-    mine, last = agent(zookeeper_server.url), agent(zookeeper_server.url)
+    # A loaded machine may not renew a hold of two seconds while the processes start.
+    mine, last = agent(zookeeper_server.url, session=20), agent(zookeeper_server.url, session=20)
     hold = mine.do(lambda client: client.lock(name).acquire())
     code = (
         "import sys, lockfast\n"

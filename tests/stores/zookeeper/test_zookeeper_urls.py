@@ -7,11 +7,11 @@ from kazoo.client import KazooClient
 from kazoo.security import CREATOR_ALL_ACL
 
 import lockfast
-from lockfast.stores import open_store
+from lockfast.stores import open_endpoint
 
 
 def address(url):
-    return open_store(url)._session.address
+    return open_endpoint(url)._session.address
 
 
 def test_a_url_names_hosts_chroot_user_and_options():
@@ -91,7 +91,7 @@ def test_a_kazoo_client_provides_its_servers_and_is_left_alone(zookeeper_server)
     client = lockfast.connect(theirs)
     with client.lock("a"):
         assert theirs.get_children("/lockfast") == ["default:a"]
-        assert client.store._session.timeout == 7.0
+        assert client._endpoint._session.timeout == 7.0
     client.close()
     assert theirs.connected, "lockfast closed the caller's client"
     theirs.stop()

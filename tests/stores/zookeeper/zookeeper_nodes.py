@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.fault_proxy import FaultProxy
+from lockfast.stores.zookeeper.errors import Unreachable
+from lockfast.stores.zookeeper.requests import Create
+from lockfast.stores.zookeeper.session import Batch, _Slot
 
 SESSION = 2.0  # seconds: short enough to wait for, ten ticks of the server
 TICK = 0.2
@@ -126,3 +129,39 @@ class Networks:
     def close(self) -> None:
         for proxy in self.proxies:
             proxy.close()
+
+
+class AnswerLost:
+    """An observer that is never notified of the outcome of its create."""
+
+    def __init__(self, observer: Any) -> None:
+        self.sent = observer.sent
+        self.created = lambda answer: observer.created(None)
+
+
+def lose_answer(session: Any, kind: Any, times: int = 1) -> list[int]:
+    """The server executes the next request of this kind; the answers of its batch are lost."""
+    real, left = session.send, [times]
+
+    def send(requests: Any, done: Any) -> Any:
+        if not left[0] or not any(isinstance(request, kind) for request in requests):
+            return real(requests, done)
+        left[0] -= 1
+        unanswered = [
+            request._replace(observer=AnswerLost(request.observer))
+            if isinstance(request, Create) and request.observer
+            else request
+            for request in requests
+        ]
+        batch = Batch(session, unanswered, done)
+        batch.error = Unreachable("the answer was lost")
+        for request in unanswered:
+            if isinstance(request, Create) and request.observer:
+                request.observer.sent()
+        encoded = [session._encode(request) for request in unanswered]
+        slots = [_Slot(batch, number) for number in range(len(unanswered))]
+        assert session._connection.ask(encoded, slots)
+        return batch
+
+    session.send = send
+    return left

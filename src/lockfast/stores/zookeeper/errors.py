@@ -16,40 +16,40 @@ REFUSALS: dict[type[Exception], Refusal] = {
     kazoo_errors.RuntimeInconsistency: Refusal.ROLLED_BACK,
 }
 
-# The exception, whether the error is transient, and the message for operators.
-_MESSAGES: tuple[tuple[type[Exception], bool, str], ...] = (
-    (kazoo_errors.AuthFailedError, False, "authentication failed: check the credentials"),
-    (
-        kazoo_errors.NoAuthError,
+# By the exception's name, since older versions of kazoo lack some: whether the error is transient,
+# and the message for operators.
+_MESSAGES = {
+    "AuthFailedError": (False, "authentication failed: check the credentials"),
+    "NoAuthError": (
         False,
         "this user has no right to the node: it was created by another user or with another ACL. "
         "Name the user in the URL, zookeeper://user:password@host, or use a separate chroot",
     ),
-    (kazoo_errors.InvalidACLError, False, "acl=creator needs a user in the URL: it names none"),
-    (
-        kazoo_errors.UnimplementedError,
+    "InvalidACLError": (False, "acl=creator needs a user in the URL: it names none"),
+    "UnimplementedError": (
         False,
         "the server does not know this request: lockfast needs ZooKeeper 3.5.3 or later",
     ),
-    (kazoo_errors.QuotaExceededError, False, "a quota is exceeded"),
-    (kazoo_errors.BadArgumentsError, False, "the server rejects the path or the arguments"),
-    (kazoo_errors.NotReadOnlyCallError, True, "the server has no quorum and is read-only"),
-    (kazoo_errors.ThrottledOpError, True, "the server is overloaded"),
-    (kazoo_errors.ConnectionClosedError, True, "the session was closed"),
-    (kazoo_errors.SessionExpiredError, True, "the session has expired: all its holds are lost"),
-    (kazoo_errors.ConnectionLoss, True, "the connection is lost, and the outcome is unknown"),
-)
+    "QuotaExceededError": (False, "a quota is exceeded"),
+    "BadArgumentsError": (False, "the server rejects the path or the arguments"),
+    "NotReadOnlyCallError": (True, "the server has no quorum and is read-only"),
+    "ThrottledOpError": (True, "the server is overloaded"),
+    "ConnectionClosedError": (True, "the session was closed"),
+    "SessionExpiredError": (True, "the session has expired: all its holds are lost"),
+    "ConnectionLoss": (True, "the connection is lost, and the outcome is unknown"),
+}
 
 
 class Unreachable(BackendError):
     """The connection failed; the server did not answer."""
 
 
-def backend_error(error: BaseException, where: str, path: str) -> BackendError:
+def store_error(error: BaseException, where: str, path: str) -> BackendError:
     """Translate a driver's error on ``path`` into a `BackendError` with advice."""
-    for kind, transient, hint in _MESSAGES:
-        if isinstance(error, kind):
-            if transient:
-                return Unreachable(f"{where}: {hint}")
+    for kind in type(error).__mro__:
+        transient, hint = _MESSAGES.get(kind.__name__, (False, ""))
+        if transient:
+            return Unreachable(f"{where}: {hint}")
+        if hint:
             return BackendError(f"{where} refused {path}: {hint}", transient=False)
     return BackendError(f"{where} failed on {path}: {type(error).__name__}: {error}")

@@ -16,19 +16,11 @@ from __future__ import annotations
 from lockfast.core.law import REFRESH
 from lockfast.errors import Unsupported
 from lockfast.model import BARRIER, LATCH, Busy, Claim, Differs, Granted
-from lockfast.stores.zookeeper.enqueue import enqueue
-from lockfast.stores.zookeeper.nodes import DETACHED, PASSED, SESSION, Node
-from lockfast.stores.zookeeper.operation import Listed, Operation
-from lockfast.stores.zookeeper.registry import QueueEntry
-from lockfast.stores.zookeeper.requests import (
-    Children,
-    Delete,
-    Get,
-    Kind,
-    Put,
-    Refusal,
-    Transaction,
-)
+from lockfast.stores.steps import Steps
+from lockfast.stores.zookeeper import requests as zk
+from lockfast.stores.zookeeper.nodes import DETACHED, PASSED, SESSION, Listed, Node
+from lockfast.stores.zookeeper.queue import enqueue, find_own_nodes, remove
+from lockfast.stores.zookeeper.registry import QueueEntry, Registry
 
 BUSY = Busy(REFRESH, 0)
 NEVER = float("inf")
@@ -37,34 +29,34 @@ MAX_BYTES = 900_000
 BYTES_PER_PARTY = 200
 
 
-async def claim(operation: Operation, claim: Claim) -> Granted | Busy | Differs:
+def claim(registry: Registry, claim: Claim) -> Steps[Granted | Busy | Differs]:
     counts = claim.slots < BARRIER and claim.take > 0
-    registry = operation.registry
     new = claim.id not in registry.entries
-    entry = registry.entry(claim.id, operation.parent(claim.name))
+    entry = registry.entry(claim)
     if counts:
         # A count has no entry after it is done. If its answer was lost, the node is found again.
         entry.lifetime, entry.uncertain = DETACHED, entry.uncertain or new
-    kind = (DETACHED, Kind.SEQUENTIAL) if counts else (SESSION, Kind.EPHEMERAL_SEQUENTIAL)
+    kind = (DETACHED, zk.Kind.SEQUENTIAL) if counts else (SESSION, zk.Kind.EPHEMERAL_SEQUENTIAL)
     asked_at = registry.clock()
     while True:
-        listed, _ = await enqueue(operation, claim, entry, *kind)
-        if await _delete_expired(operation, entry, listed) or listed.at(entry.name) < 0:
+        ((listed, _),) = yield from enqueue(registry, [claim], [entry], *kind)
+        expired = yield from _delete_expired(registry, entry, listed)
+        if expired or listed.at(entry.name) < 0:
             continue
         if not entry.size_checked and listed.size != claim.slots:
-            await operation.remove(entry)
+            yield from remove(registry, [entry])
             return Differs(listed.size)
         entry.size_checked = True
         if counts:
-            return await _count(operation, claim, entry, listed)
+            return (yield from _count(registry, claim, entry, listed))
         passes = _pass_latch if claim.slots < BARRIER else _pass_barrier
-        answer = await passes(operation, claim, entry, listed)
+        answer = yield from passes(registry, claim, entry, listed)
         if answer is None:
             continue
         if isinstance(answer, Granted):
             entry.granted, entry.armed, entry.confirmed = True, False, asked_at
         elif not claim.wait:
-            await operation.remove(entry)
+            yield from remove(registry, [entry])
         return answer
 
 
@@ -73,49 +65,46 @@ def counting(nodes: list[Node]) -> list[Node]:
     return [node for node in nodes if LATCH < node.slots < BARRIER and node.take]
 
 
-async def _delete_expired(operation: Operation, entry: QueueEntry, listed: Listed) -> bool:
+def _delete_expired(registry: Registry, entry: QueueEntry, listed: Listed) -> Steps[bool]:
     """Delete expired nodes, a latch's counts together with the newest; True if any."""
     older = listed.nodes[: max(listed.at(entry.name), 0)]
     last = counting(older)[-1:]
     expiring = last or [node for node in older if node.lifetime != SESSION]
-    read = await operation.read(entry.parent, expiring)
-    over = [seen for seen in read if operation.time_left(seen) <= 0]
-    if not over:
-        return False
-    if last:
-        await operation.ask(*(Delete(f"{entry.parent}/{node.name}") for node in counting(older)))
+    seen = yield from registry.read_nodes(expiring)
+    if last and any(registry.time_left(one) <= 0 for one in seen):
+        yield [zk.Delete(node.path) for node in counting(older)]
         return True
-    return await operation.delete_expired(entry.parent, over)
+    return False if last else (yield from registry.delete_expired(seen))
 
 
-async def _count(
-    operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed
-) -> Granted | Busy:
+def _count(
+    registry: Registry, claim: Claim, entry: QueueEntry, listed: Listed
+) -> Steps[Granted | Busy]:
     if entry.name in [node.name for node in counting(listed.nodes)[: claim.slots - LATCH]]:
-        operation.registry.discard(entry)  # a count belongs to no client
+        registry.discard(entry)  # a count belongs to no client
         return Granted(entry.fence, claim.lease)
-    await operation.remove(entry)  # the latch is open already
+    yield from remove(registry, [entry])  # the latch is open already
     return BUSY
 
 
-async def _pass_latch(
-    operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed
-) -> Granted | Busy | None:
+def _pass_latch(
+    registry: Registry, claim: Claim, entry: QueueEntry, listed: Listed
+) -> Steps[Granted | Busy | None]:
     needed = claim.slots - LATCH
     if len(counting(listed.nodes)) < needed and claim.wait:
-        (answer,) = await operation.ask(Children(entry.parent, entry.arm(entry.parent)))
-        listed = await operation.parse_list(entry.parent, answer)
+        (answer,) = yield [zk.Children(entry.parent, entry.arm(entry.parent))]
+        listed = yield from registry.parse_list(entry.parent, answer)
         if listed.at(entry.name) < 0:
             return None
     if len(counting(listed.nodes)) >= needed:
-        return Granted(entry.fence, operation.registry.valid_for(claim.lease))
+        return Granted(entry.fence, registry.valid_for(claim.lease))
     entry.recheck_at = NEVER
     return BUSY
 
 
-async def _pass_barrier(
-    operation: Operation, claim: Claim, entry: QueueEntry, listed: Listed
-) -> Granted | Busy | None:
+def _pass_barrier(
+    registry: Registry, claim: Claim, entry: QueueEntry, listed: Listed
+) -> Steps[Granted | Busy | None]:
     needed = claim.slots - BARRIER
     size = needed * (len(entry.path) + BYTES_PER_PARTY)
     if size > MAX_BYTES:
@@ -124,52 +113,50 @@ async def _pass_barrier(
             f"{size} bytes, and {MAX_BYTES} are allowed. Use a shorter name, or fewer parties"
         )
     wake = entry.arm(entry.path) if claim.wait else None
-    own, answer = await operation.ask(Get(entry.path, wake), Children(entry.parent))
-    if own is Refusal.NO_NODE:
+    own, answer = yield [zk.Get(entry.path, wake), zk.Children(entry.parent)]
+    if own is zk.Refusal.NO_NODE:
         return None
-    granted = Granted(entry.fence, operation.registry.valid_for(claim.lease))
-    nodes = (await operation.parse_list(entry.parent, answer)).nodes
+    granted = Granted(entry.fence, registry.valid_for(claim.lease))
+    nodes = (yield from registry.parse_list(entry.parent, answer)).nodes
     if len(nodes) >= needed:
-        seen = await operation.read(entry.parent, nodes)
+        seen = yield from registry.read_nodes(nodes)
         if any(one.node.name == entry.name and one.facts.state == PASSED for one in seen):
             return granted
         waiting = [one for one in seen if one.facts.state != PASSED][:needed]
         if len(waiting) == needed:
             marks = tuple(
-                Put(
-                    f"{entry.parent}/{one.node.name}",
+                zk.Put(
+                    one.node.path,
                     one.facts._replace(state=PASSED).encoded(),
                     one.stat.version,
                 )
                 for one in waiting
             )
-            (done,) = await operation.ask(Transaction(marks))
+            (done,) = yield [zk.Transaction(marks)]
             ours = any(one.node.name == entry.name for one in waiting)
             # Otherwise one of them left, or another client wrote the marks: list again.
             return granted if done is True and ours else None
-    (mine,) = operation.decode(entry.parent, [listed.nodes[listed.at(entry.name)]], [own])
+    (mine,) = registry.decode([listed.nodes[listed.at(entry.name)]], [own])
     if mine.facts.state == PASSED:
         return granted
     entry.recheck_at = NEVER
     return BUSY
 
 
-async def leave(operation: Operation, claim: Claim, entry: QueueEntry) -> bool:
+def leave(registry: Registry, claim: Claim, entry: QueueEntry) -> Steps[bool]:
     """Leave the queue; True if the claim had passed the latch or barrier before. A node that passed
     a barrier was written to, so a delete of version 0 fails, and we learn of it."""
     if entry.in_flight or entry.uncertain:
-        await operation.find_own_node(entry)
-    if not entry.name or not operation.registry.is_ours(entry):
-        operation.registry.discard(entry)
-        return entry.granted
-    untouched = 0 if claim.slots >= BARRIER else -1
-    answer, deleted = await operation.ask(Children(entry.parent), Delete(entry.path, untouched))
-    listed = await operation.parse_list(entry.parent, answer)
-    if deleted is Refusal.BAD_VERSION:
-        await operation.ask(Delete(entry.path))
-        crossed = True
-    else:
-        opened = len(counting(listed.nodes)) >= claim.slots - LATCH
-        crossed = entry.granted or (claim.slots < BARRIER and opened)
-    operation.registry.discard(entry)
+        yield from find_own_nodes(registry, [entry])
+    crossed = entry.granted
+    if entry.name and registry.is_ours(entry):
+        untouched = 0 if claim.slots >= BARRIER else -1
+        answer, deleted = yield [zk.Children(entry.parent), zk.Delete(entry.path, untouched)]
+        listed = yield from registry.parse_list(entry.parent, answer)
+        if deleted is zk.Refusal.BAD_VERSION:
+            yield [zk.Delete(entry.path)]
+            crossed = True
+        elif claim.slots < BARRIER:
+            crossed |= len(counting(listed.nodes)) >= claim.slots - LATCH
+    registry.discard(entry)
     return crossed

@@ -1,4 +1,4 @@
-"""The encoding of claims: the path of a name, and the name and the data of a node.
+"""The encoding of claims as nodes, and the law of slots as the order of nodes.
 
 A name is one parent node, `<chroot>/lockfast/<escaped name>`. Each claim on it is one child. The
 child's *name* contains all that the law needs, so one list of children decides who holds:
@@ -24,6 +24,17 @@ unfair; who. The states are
     w   waiting: its lease has not begun
     h   holding: its lease began when this data was written
     p   passed the barrier
+
+**The holders are the longest run of nodes, from the first on, whose takes fit into the slots.**
+No node behind one that does not fit is considered. That is the law of fair claims, and it needs no
+separate grant: every client that reads the list reaches the same result. Stale lists are safe:
+
+1. A list read after our own node was created contains every node before ours except those that
+   ended: ZooKeeper answers a session in order, and every server applies changes in one order.
+2. A node that ends, or takes fewer slots, only lets more in; a new node comes last. So a stale
+   list errs on the safe side, and a holder stays a holder as long as its node exists.
+
+Hence ``fair=False`` is served in arrival order too: overtaking would break 2.
 """
 
 from __future__ import annotations
@@ -32,19 +43,21 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from lockfast.model import Claim
+from lockfast.model import ALL_SLOTS, Claim
+from lockfast.stores.zookeeper.requests import Stat
 
+NEVER = float("inf")
 ROOT = "lockfast"
 SESSION, TIMED, DETACHED = "s", "t", "d"
 NEW, WAITS, HOLDS, PASSED = "n", "w", "h", "p"
 
 # Printable ASCII except characters with a meaning in a path or an escape. Others are escaped.
 _SAFE = "".join(chr(code) for code in range(33, 127) if chr(code) not in "/%")
-# The nodes of kazoo and Curator (see `kazoo_layout`): ten digits, with a sign after 2^31
+# The nodes of kazoo and Curator (see `queue`): ten digits, with a sign after 2^31
 # contenders. The hyphen of Curator's `lock-` is no sign, or all its nodes would come before ours.
 _CONTENDER = re.compile(r"(.*?(?:__lock__|lock-)(?=-?\d{10}$)|.*?)(-[12]\d{9}|\d{10})").fullmatch
 _OURS = re.compile(r"([0-9a-f]{32})__lock__").fullmatch
@@ -60,11 +73,16 @@ class Node(NamedTuple):
     take: int
     slots: int
     digest: str
+    parent: str = ""
 
-    def renamed(self, *, lifetime: str = "", take: int = -1) -> str:
+    @property
+    def path(self) -> str:
+        return f"{self.parent}/{self.name}"
+
+    def renamed(self, *, lifetime: str = "", take: int = -1, slots: int = 0) -> str:
         """The name of a node that replaces this one, with the same number."""
-        take = self.take if take < 0 else take
-        return f"{lifetime or self.lifetime}-{take}-{self.slots}-{self.digest}-{self.number:010d}"
+        take, slots = self.take if take < 0 else take, slots or self.slots
+        return f"{lifetime or self.lifetime}-{take}-{slots}-{self.digest}-{self.number:010d}"
 
 
 class Facts(NamedTuple):
@@ -109,26 +127,28 @@ def prefix_of(claim: Claim, lifetime: str) -> str:
     return f"{lifetime}-{claim.take}-{claim.slots}-{digest_of(claim.id)}-"
 
 
-def parsed(name: str) -> Node:
+@functools.lru_cache(maxsize=4096)  # each waiter reads the same names again and again
+def parsed(name: str, parent: str = "") -> Node:
     match = _NODE(name)
     if match is None:
         raise Foreign(name)
     lifetime, take, slots, digest, number = match.groups()
-    return Node(int(number), name, lifetime, int(take), int(slots), digest)
+    return Node(int(number), name, lifetime, int(take), int(slots), digest, parent)
 
 
-def in_order(names: Iterable[str]) -> list[Node]:
-    return sorted(parsed(name) for name in names)
+def in_order(names: Iterable[str], parent: str) -> list[Node]:
+    return sorted([parsed(name, parent) for name in names])
 
 
-def contenders(names: Iterable[str]) -> list[Node]:
+def contenders(names: Iterable[str], parent: str) -> list[Node]:
     """The nodes in order on a path that kazoo or Curator uses too. Other children are ignored."""
     found = []
     for name in names:
         match = _CONTENDER(name)
         if match is not None:
             ours = _OURS(match[1])
-            found.append(Node(int(match[2]), name, SESSION, 1, 1, ours[1] if ours else ""))
+            digest = ours[1] if ours else ""
+            found.append(Node(int(match[2]), name, SESSION, 1, 1, digest, parent))
     return sorted(found)
 
 
@@ -136,9 +156,92 @@ def facts_of(claim: Claim, state: str, fence: int = 0, since: float = 0.0) -> Fa
     return Facts(state, claim.lease, fence, since, claim.fair, claim.who)
 
 
-def read(data: bytes) -> Facts:
+def read(data: bytes, foreign: bool = False) -> Facts:
+    """The data of a node. kazoo and Curator write an identifier, or nothing."""
+    if foreign:
+        return Facts(NEW, NEVER, 0, 0.0, True, data.decode(errors="replace"))
     try:
         state, lease, fence, since, fair, who = data.decode().split(" ", 5)
         return Facts(state, int(lease) / 1e3, int(fence), int(since) / 1e3, fair == "f", who)
     except ValueError:
         raise Foreign(data[:40].decode(errors="replace")) from None
+
+
+class Position(NamedTuple):
+    """The position of a node in the queue. A node that does not hold waits for a change of
+    ``ahead`` (None: of any holder); ``expiring`` are the nodes it waits for that may end by their
+    lease."""
+
+    holds: bool
+    shared: bool = False  # a semaphore: more than one may hold, but not all
+    followed: bool = False  # other nodes are behind it
+    ahead: Node | None = None
+    expiring: tuple[Node, ...] = ()
+
+
+def holding(nodes: Sequence[Node], size: int) -> int:
+    """The number of holders: the first nodes that fit into ``size`` slots together."""
+    free = size
+    for count, node in enumerate(nodes):
+        if node.take > free:
+            return count
+        free -= node.take
+    return len(nodes)
+
+
+def position_of(nodes: Sequence[Node], at: int, size: int) -> Position:
+    """The position of node ``at``. Each waiter watches one thing, so that a change wakes one:
+
+    - a lock's waiter, and a writer, watch the node before them;
+    - a reader watches the last writer before it: other readers do not block it;
+    - the first waiter of a semaphore watches all holders; each other one watches the node before
+      it, which is written to when it becomes a holder.
+    """
+    count = holding(nodes, size)
+    shared = 1 < size != ALL_SLOTS
+    if at < count:
+        return Position(True, shared, at + 1 < len(nodes))
+    if shared and at == count:
+        expiring = tuple(node for node in nodes[:count] if node.lifetime != SESSION)
+        return Position(False, shared, expiring=expiring)
+    before = at - 1
+    if size == ALL_SLOTS and nodes[at].take < ALL_SLOTS:
+        while before > 0 and nodes[before].take < ALL_SLOTS:
+            before -= 1
+    ahead = nodes[before]
+    expiring = (ahead,) if before < count and ahead.lifetime != SESSION else ()
+    return Position(False, shared, ahead=ahead, expiring=expiring)
+
+
+class Listed(NamedTuple):
+    """The nodes of a name in order, its size (0: there are none), and the version of its parent's
+    data, to which `resize` writes."""
+
+    nodes: list[Node]
+    size: int
+    version: int = 0
+
+    def at(self, name: str) -> int:
+        """The index of the node with that name; -1: there is none."""
+        return next((at for at, node in enumerate(self.nodes) if node.name == name), -1)
+
+
+class SeenNode(NamedTuple):
+    """A node with its data and its Stat, as they were read."""
+
+    node: Node
+    facts: Facts
+    stat: Stat
+
+    @property
+    def fence(self) -> int:
+        return self.facts.fence or self.stat.czxid
+
+    @property
+    def since(self) -> float:
+        return self.facts.since or self.stat.ctime / 1e3
+
+    @property
+    def ends(self) -> float:
+        """When its lease ends, on the server's wall clock. The lease of a waiter has not begun."""
+        return NEVER if self.facts.state == WAITS else self.stat.mtime / 1e3 + self.facts.lease

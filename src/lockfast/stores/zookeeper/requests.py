@@ -33,11 +33,13 @@ class Refusal(enum.Enum):
 
 
 class Kind(enum.Enum):
+    """The kind of a node, as the protocol numbers them."""
+
+    PERSISTENT = 0
     EPHEMERAL = 1
     SEQUENTIAL = 2  # persistent, with a number that the server appends
     EPHEMERAL_SEQUENTIAL = 3
     CONTAINER = 4
-    PERSISTENT = 0
 
 
 class CreateObserver(Protocol):
@@ -98,10 +100,17 @@ class Sync(NamedTuple):
     path: str
 
 
+class Check(NamedTuple):
+    """A part of a transaction, which is refused unless the node's data has this version."""
+
+    path: str
+    version: int
+
+
 class Transaction(NamedTuple):
     """All of the requests atomically, or none. Answered with True, or with the first refusal."""
 
-    requests: tuple[Create | Delete | Put, ...]
+    requests: tuple[Create | Delete | Put | Check, ...]
 
 
 Request = Create | Delete | Exists | Get | Put | Children | Sync | Transaction
