@@ -1,4 +1,4 @@
-"""A transport that connects the Redis backend directly to `lab.miniredis`."""
+"""A channel that connects the Redis store directly to `lab.miniredis`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockfast.stores.redis.errors import ServerError
 from lockfast.stores.wakeups import Wakeups
 
 
-class DirectTransport:
+class DirectChannel:
     """Commands reach the miniature Redis at once, and wake-ups the other client."""
 
     suspends = False
@@ -30,13 +30,22 @@ class DirectTransport:
         except MiniError as error:
             return ServerError(str(error))
 
-    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+    def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
+    ) -> list[Any]:
+        assert wait is None, "this server has no replicas"
         return [self.send(command, budget) for command in commands]
 
-    async def subscribe(self, since: float) -> bool:
+    def join(self, *_: Any) -> Any:
+        raise AssertionError("threads share no script calls")
+
+    def subscribe(self, since: float) -> bool:
         return False
 
-    async def listen(self, timeout: float | None) -> None:
+    def signal(self, listens: bool) -> None:
+        """Nothing: the runtime's signals do."""
+
+    def listen(self, timeout: float | None) -> None:
         """Nothing to do: wake-ups are delivered at once."""
 
     def interrupt(self) -> None: ...

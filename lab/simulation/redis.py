@@ -1,7 +1,7 @@
-"""Redis in the simulator: the production Lua and backend on a small Redis, behind the network.
+"""Redis in the simulator: the production Lua and store on a small Redis, behind the network.
 
 The scripts run in Lua 5.1 on `lab.miniredis`, which is checked against the real server.
-`SimTransport` has the duties of production's transports: it provides the wake address, loses its
+`SimChannel` has the duties of production's channels: it provides the wake address, loses its
 subscription when the server restarts, and subscribes again from `listen`.
 """
 
@@ -16,13 +16,16 @@ from lab.miniredis import MiniError, MiniRedis
 from lab.simulation.network import Seen, Server, Weather, ask, wakeup_arrived
 from lab.simulation.world import Node, SimSignal, World
 from lockfast.core.law import Row
-from lockfast.core.ports import Backend
+from lockfast.core.ports import Answer, Reply, Store
 from lockfast.errors import BackendError
-from lockfast.model import Busy, Claim, Differs, Granted
-from lockfast.stores.redis.backend import RedisBackend
-from lockfast.stores.redis.commands import key_of, name_of
+from lockfast.model import Claim
+from lockfast.stores.redis.commands import channel_of, deliver, key_of, keys_of, name_of
+from lockfast.stores.redis.connections import Decode, Unfinished
 from lockfast.stores.redis.errors import ServerError
-from lockfast.stores.redis.wakeup_messages import channel_of, deliver
+from lockfast.stores.redis.scripts import Script
+from lockfast.stores.redis.store import RedisStore
+from lockfast.stores.redis.task_connection import single_command
+from lockfast.stores.steps import perform_soon
 from lockfast.stores.wakeups import Wakeups
 
 SUBSCRIBE_BUDGET = 1.0
@@ -36,7 +39,7 @@ class RedisServer(Server):
     def __init__(self, world: World, rate: float, weather: Weather) -> None:
         super().__init__(world, rate, weather)
         self.fair: dict[str, bool] = {}  # by claim id; a hold's row does not tell
-        self._listeners: dict[str, SimTransport] = {}
+        self._listeners: dict[str, SimChannel] = {}
         self._redis = self._new()
 
     def _new(self) -> MiniRedis:
@@ -50,10 +53,10 @@ class RedisServer(Server):
         for listener in listeners.values():
             listener.listener_lost()
 
-    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
-        return SimRedisBackend(SimTransport(node, self), self, node, asked)
+    def store(self, node: Node, asked: Callable[[Claim], None]) -> Store:
+        return SimRedisStore(SimChannel(node, self), self, node, asked)
 
-    def subscribe(self, channel: str, listener: SimTransport) -> None:
+    def subscribe(self, channel: str, listener: SimChannel) -> None:
         self._listeners[channel] = listener
 
     def _listening(self, channel: str) -> int:
@@ -121,8 +124,8 @@ class RedisServer(Server):
         )
 
 
-class SimTransport:
-    """The transport of a node's commands, through the simulated network."""
+class SimChannel:
+    """The channel of a node's commands, through the simulated network."""
 
     suspends = True
 
@@ -134,22 +137,36 @@ class SimTransport:
         self._server = server
         self._signal = SimSignal(node)
         self._listening = False
-        self.interrupt = self._signal.set
 
     def send(self, command: bytes, budget: float) -> Awaitable[Any]:
         return ask(self._server, self.node, budget, lambda: self._server.execute(command))
 
-    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
+    async def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
+    ) -> list[Any]:
+        assert wait is None, "this server has no replicas"
+
         def execute() -> list[Any]:
             return [self._server.execute(command) for command in commands]
 
         answers: list[Any] = await ask(self._server, self.node, budget, execute)
         return answers
 
-    async def calls_replicated(
-        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
-    ) -> list[Any]:
-        raise AssertionError("this server has no replicas")
+    async def join(
+        self, script: Script, claim: Claim, arguments: bytes, budget: float, decode: Decode
+    ) -> Any:
+        keys = keys_of(claim.name)[2]
+        reply = await self.send(single_command(script, keys, arguments), budget)
+        try:
+            return decode(reply, claim, budget)
+        except Unfinished as unfinished:
+            return await perform_soon(unfinished.steps, lambda request: request[0](*request[1:]))
+
+    def signal(self, listens: bool) -> None:
+        """Nothing: nodes wait with the world's signals."""
+
+    def interrupt(self) -> None:
+        self._signal.set()
 
     async def subscribe(self, since: float) -> bool:
         self._listening = True
@@ -191,37 +208,20 @@ class SimTransport:
         """Do nothing: there are no sockets."""
 
 
-class SimRedisBackend(RedisBackend):
-    """The production backend, which reports its claims to the scenario."""
+class SimRedisStore(RedisStore):
+    """The production store, which reports its claims to the scenario."""
 
     def __init__(
-        self,
-        transport: SimTransport,
-        server: RedisServer,
-        node: Node,
-        asked: Callable[[Claim], None],
+        self, channel: SimChannel, server: RedisServer, node: Node, asked: Callable[[Claim], None]
     ) -> None:
-        super().__init__(transport, "the simulated Redis")
+        super().__init__(channel, "the simulated Redis")
         self._server = server
         self._node = node
         self._asked = asked
 
-    def _report(self, claim: Claim) -> None:
-        self._asked(claim)
-        self._server.nodes[claim.id] = self._node
-        self._server.fair[claim.id] = claim.fair
-
-    def _send_claim(self, claim: Claim, budget: float) -> Any:
-        self._report(claim)
-        return super()._send_claim(claim, budget)
-
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        self._report(claim)
-        return await super().claim(claim, budget)
-
-    async def claim_batch(
-        self, claims: Sequence[Claim], budget: float
-    ) -> list[Granted | Busy | Differs]:
+    def claim(self, claims: Sequence[Claim], budget: float) -> Reply[list[Answer]]:
         for claim in claims:
-            self._report(claim)
-        return await super().claim_batch(claims, budget)
+            self._asked(claim)
+            self._server.nodes[claim.id] = self._node
+            self._server.fair[claim.id] = claim.fair
+        return super().claim(claims, budget)

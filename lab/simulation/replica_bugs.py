@@ -12,69 +12,67 @@ from unittest.mock import patch
 
 from lab.simulation.bug import Bug
 from lab.simulation.lua_bugs import LUA_BUGS
-from lockfast.core import acquire, locks
+from lockfast.core import locks
 from lockfast.errors import BackendError, NotReplicated
 from lockfast.model import Busy, Claim, Gone, Granted
-from lockfast.stores.redis.backend import RedisBackend
-from lockfast.stores.redis.replicas import ReplicatedBackend
+from lockfast.stores.redis.replicas import ReplicatedStore
+from lockfast.stores.redis.store import RedisStore
+from lockfast.stores.steps import Steps
 
 
 @contextmanager
 def claims_without_acknowledgement_count() -> Iterator[None]:
     """A claim is granted before any replica has acknowledged it."""
-    with patch.object(ReplicatedBackend, "_run", RedisBackend._run):
+    with patch.object(ReplicatedStore, "_run", RedisStore._run):
         yield
 
 
 @contextmanager
 def renewals_without_acknowledgement_count() -> Iterator[None]:
     """Validity is extended, and the replica that takes over has the older lease."""
-    with patch.object(ReplicatedBackend, "renew", RedisBackend.renew):
+    with patch.object(ReplicatedStore, "_renew", RedisStore._renew):
         yield
 
 
 @contextmanager
 def a_wakeup_is_trusted_without_replicas() -> Iterator[None]:
     """A wake-up carries a grant from the release of another client, which waited for no replica."""
-    with patch.object(ReplicatedBackend, "watch", RedisBackend.watch):
+    with patch.object(ReplicatedStore, "watch", RedisStore.watch):
         yield
 
 
 @contextmanager
 def a_refresh_is_trusted_without_replicas() -> Iterator[None]:
     """A refresh reports grants, too; a renewal of waiters only is not checked with the replicas."""
-    honest = ReplicatedBackend.renew
+    honest = ReplicatedStore._renew
 
-    async def renew(
-        self: ReplicatedBackend, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone | BackendError]:
-        if any(fences):
-            return await honest(self, claims, fences, budget)
-        return await RedisBackend.renew(self, claims, fences, budget)
+    def renew(
+        self: ReplicatedStore, claims: Sequence[Claim], fences: Sequence[int], budget: float
+    ) -> Steps[list[Granted | Busy | Gone | BackendError]]:
+        chosen = honest if any(fences) else RedisStore._renew
+        return chosen(self, claims, fences, budget)
 
-    with patch.object(ReplicatedBackend, "renew", renew):
+    with patch.object(ReplicatedStore, "_renew", renew):
         yield
 
 
 @contextmanager
 def a_grant_that_was_not_replicated_is_not_withdrawn() -> Iterator[None]:
     """The grant stays at the master, renewed by nobody, and blocks others until its lease ends."""
-    honest = acquire.leave
+    honest = locks.Core.withdraw
     refused: set[str] = set()
-    not_replicated = ReplicatedBackend._not_replicated
+    not_replicated = ReplicatedStore._not_replicated
 
-    def remember(self: ReplicatedBackend, claims: Sequence[Claim], too_few: Any) -> NotReplicated:
+    def remember(self: ReplicatedStore, claims: Sequence[Claim], too_few: Any) -> NotReplicated:
         refused.update(claim.id for claim in claims)
         return not_replicated(self, claims, too_few)
 
-    async def leave(backend: Any, keeper: Any, claim: Claim, limit: float) -> Any:
-        if claim.id not in refused:
-            return await honest(backend, keeper, claim, limit)
-        return None
+    async def withdraw(self: locks.Core, claim: Claim, limit: float) -> Any:
+        return None if claim.id in refused else await honest(self, claim, limit)
 
     with (
-        patch.object(ReplicatedBackend, "_not_replicated", remember),
-        patch.object(locks, "leave", leave),
+        patch.object(ReplicatedStore, "_not_replicated", remember),
+        patch.object(locks.Core, "withdraw", withdraw),
     ):
         yield
 
@@ -82,7 +80,7 @@ def a_grant_that_was_not_replicated_is_not_withdrawn() -> Iterator[None]:
 @contextmanager
 def no_acknowledgement_is_required() -> Iterator[None]:
     """Zero replicas are enough."""
-    with patch.object(ReplicatedBackend, "_wanted", lambda self: 0):
+    with patch.object(ReplicatedStore, "_wanted", lambda self: 0):
         yield
 
 

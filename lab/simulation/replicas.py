@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.simulation.network import Weather
-from lab.simulation.redis import RedisServer, SimRedisBackend, SimTransport
+from lab.simulation.redis import RedisServer, SimChannel, SimRedisStore
 from lab.simulation.world import Node, SimSignal, World
-from lockfast.core.ports import Backend
+from lockfast.core.ports import Store
 from lockfast.errors import BackendError
 from lockfast.model import Claim
-from lockfast.stores.redis.replicas import ReplicatedBackend
+from lockfast.stores.redis.replicas import ReplicatedStore
 
 REPLICAS = 2
 LAGS = (0.005, 0.1, 0.4, 1.5)  # seconds, on average, that a step takes to a replica
@@ -141,20 +141,23 @@ class Replicated(Forgetful):
     def chosen(self) -> Replica:
         return max(self._replicas, key=lambda replica: replica.step)
 
-    def backend(self, node: Node, asked: Callable[[Claim], None]) -> Backend:
-        return SimReplicatedBackend(WaitingTransport(node, self), self, node, asked)
+    def store(self, node: Node, asked: Callable[[Claim], None]) -> Store:
+        return SimReplicatedStore(WaitingChannel(node, self), self, node, asked)
 
 
-class WaitingTransport(SimTransport):
-    """A transport whose commands wait for replicas."""
+class WaitingChannel(SimChannel):
+    """A channel whose commands wait for replicas."""
 
     def __init__(self, node: Node, server: Forgetful) -> None:
         super().__init__(node, server)
         self._master = server
 
-    async def calls_replicated(
-        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
+    async def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
     ) -> list[Any]:
+        if wait is None:
+            return await super().send_all(commands, budget)
+        replicas, wait_ms = wait
         server, node = self._master, self.node
         signal = SimSignal(node)
         answers: list[Any] = []
@@ -178,17 +181,17 @@ class WaitingTransport(SimTransport):
         return answers
 
 
-class SimReplicatedBackend(SimRedisBackend, ReplicatedBackend):
-    """The production backend that counts replicas, which reports its claims to the scenario."""
+class SimReplicatedStore(SimRedisStore, ReplicatedStore):
+    """The production store that counts replicas, which reports its claims to the scenario."""
 
     def __init__(
         self,
-        transport: WaitingTransport,
+        channel: WaitingChannel,
         server: RedisServer,
         node: Node,
         asked: Callable[[Claim], None],
     ) -> None:
-        ReplicatedBackend.__init__(self, transport, "the simulated master", 1)
+        ReplicatedStore.__init__(self, channel, "the simulated master", 1)
         self._server = server
         self._node = node
         self._asked = asked

@@ -35,6 +35,7 @@ class FakeServer:
         self.commands: list[list[bytes]] = []
         self.closed = 0
         self.accepted = 0
+        self.in_use: set[socket.socket] = set()  # open, and sent a command after the handshake
         self._ends: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -63,6 +64,7 @@ class FakeServer:
             pass  # the client is gone
         finally:
             self.closed += 1
+            self.in_use.discard(end)
             end.close()
 
     def _answer(self, end: socket.socket, command: list[bytes]) -> bool:
@@ -74,6 +76,7 @@ class FakeServer:
         }
         answer: Any = known.get(command[0])
         if answer is None:
+            self.in_use.add(end)
             self.commands.append(command)
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):

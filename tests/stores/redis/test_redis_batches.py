@@ -12,15 +12,14 @@ import hiredis
 import pytest
 
 import lockfast
-from direct_transport import DirectTransport
+from direct_transport import DirectChannel
 from lab.miniredis import MiniRedis
 from lockfast import AcquireTimeout, BackendError, aio
 from lockfast.aio import Client, Hold
 from lockfast.model import BARRIER, Busy, Claim, Differs, Granted
 from lockfast.stores.redis import scripts, task_connection
-from lockfast.stores.redis.batches import BATCH_SIZE, Batch, resolve
-from lockfast.stores.redis.commands import claim_arguments, key_of, keys_of
-from lockfast.stores.redis.replies import claimed
+from lockfast.stores.redis.commands import claim_arguments, claimed, key_of, keys_of
+from lockfast.stores.redis.task_connection import BATCH_SIZE, Batch, resolve
 
 PATIENCE = 30.0
 Run = Callable[[Callable[[Client], Coroutine[Any, Any, None]]], None]
@@ -147,15 +146,15 @@ def test_a_release_frees_the_name_for_a_claim_of_the_same_round(run: Run, name: 
 
 def test_a_barrier_waiter_of_the_same_batch_determines_the_size_of_the_name() -> None:
     """The name has a waiter and no holder, and a size all the same."""
-    transport = DirectTransport("left")
-    transport.server = MiniRedis(lambda: 1_763_258_400_123_456, lambda channel, message: 1)
-    transport.server.script_load(scripts.CLAIM.source)
+    channel = DirectChannel("left")
+    channel.server = MiniRedis(lambda: 1_763_258_400_123_456, lambda channel, message: 1)
+    channel.server.script_load(scripts.CLAIM.source)
     batch = Batch(scripts.CLAIM)
     for number, slots in enumerate((1, BARRIER + 2, 1)):
         claim = Claim("barrier" if number else "other", f"id-{number}", "host 1 t", 30.0, slots)
         batch.keys.append(keys_of(claim.name)[2])
         batch.arguments.append(claim_arguments(claim, "left"))
-    granted, waits, differs = transport.send(batch.command(), 1.0)
+    granted, waits, differs = channel.send(batch.command(), 1.0)
     assert claimed(granted, 30.0) == Granted(1_763_258_400_123_456, 30.0)
     assert isinstance(claimed(waits, 30.0), Busy)
     assert claimed(differs, 30.0) == Differs(BARRIER + 2)
@@ -262,7 +261,7 @@ def test_when_the_reply_to_a_batch_is_lost_each_claim_is_retried(
     monkeypatch.setattr(task_connection, "resolve", losing)
 
     async def work(client: Client) -> None:
-        connection = client._backend._transport._connection
+        connection = client._store._channel._connection
         names = [f"{name}:{number}" for number in range(10)]
         armed.extend([connection] if lost == "claim" else [])
         holds = await together(client, *(acquire(client, one, timeout=10) for one in names))
@@ -281,7 +280,7 @@ def test_closing_a_client_ends_its_claims_in_flight(run: Run, name: str) -> None
         async with in_flight(client):
             claiming = [asyncio.create_task(acquire(client, f"{name}:{n}")) for n in range(5)]
             await asyncio.sleep(0)
-            client._backend.close()
+            client._store.close()
             answers = await asyncio.gather(*claiming, return_exceptions=True)
         assert all(isinstance(one, Hold | BackendError) for one in answers), answers
 

@@ -51,6 +51,7 @@ def assert_exclusive(agents: list[Agent], name: str) -> None:
     """Assert that two clients exclude and wake each other."""
     first, second = agents
     hold = first.do(lambda client: client.lock(name).acquire())
+    second.do(lambda client: client.inspect(name))  # connects, which may take longer than a try
     assert second.do(lambda client: client.lock(name).try_acquire()) is None
     waits = second.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: second.client.statistics().waiting)
@@ -115,7 +116,7 @@ def test_the_password_tls_options_and_socket_of_a_redis_py_client_are_used(
     mine, other = agent(kind(**options)), agent(url)
     assert_exclusive([mine, other], name)
     for one in (mine, other):
-        assert SECRET not in f"{one.client!r} {one.client.store.url} {one.client.lock(name)!r}"
+        assert SECRET not in f"{one.client!r} {one.client._endpoint.url} {one.client.lock(name)!r}"
 
 
 @pytest.mark.parametrize(
@@ -382,8 +383,8 @@ def test_close_ends_all_connections_and_threads(agent: Make, own_server: Any, na
 
 
 def _keepers(*agents: Agent) -> list[threading.Thread]:
-    alive = [agent for agent in agents if agent.client.core.keeper.running]
-    until(lambda: not any(agent.client.core.keeper.running for agent in alive))
+    alive = [agent for agent in agents if agent.client._core.keeper.running]
+    until(lambda: not any(agent.client._core.keeper.running for agent in alive))
     return []
 
 

@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from direct_transport import DirectTransport
+from direct_transport import DirectChannel
 from lab.miniredis import MiniRedis
 from lockfast.model import Claim, Granted
-from lockfast.runtime.threads import run
 from lockfast.stores.redis import scripts
-from lockfast.stores.redis.backend import RedisBackend
+from lockfast.stores.redis.store import RedisStore
 
 BUDGET = 30.0
 SIZES = {"lock": 1, "semaphore": 2}
@@ -38,14 +37,15 @@ class Names(RuleBasedStateMachine):
         self.server = MiniRedis(self.tick, lambda channel, message: 1, lambda channel: 1)
         for script in scripts.ALL:
             self.server.script_load(script.source)
-        transport = DirectTransport("left")
-        transport.server = self.server
-        self.backend = RedisBackend(transport, "Redis")
+        channel = DirectChannel("left")
+        channel.server = self.server
+        self.store: Any = RedisStore(channel, "Redis")
         self.number = 0
         self.claims: dict[str, Claim] = {}  # of holders and waiters
         self.valid: dict[str, tuple[int, int]] = {}  # fence and end
         self.fences = dict.fromkeys(SIZES, 0)
         self.moved = False
+        self.behind = 0  # how far the clock is behind one that was never set back
 
     def tick(self) -> int:
         self.clock += 20
@@ -53,7 +53,7 @@ class Names(RuleBasedStateMachine):
         return self.clock
 
     def teardown(self) -> None:
-        self.backend.close()
+        self.store.close()
 
     def granted(self, claim: Claim, grant: Granted) -> None:
         if claim.id not in self.valid:
@@ -72,8 +72,8 @@ class Names(RuleBasedStateMachine):
         self.number += 1
         claim = Claim(name, f"{name}#{self.number}", "host 1 t", lease, SIZES[name], 1, True, True)
         self.claims[claim.id] = claim
-        run(self.backend.watch(claim, lambda grant: grant and self.granted(claim, grant), 0.0))
-        answer = run(self.backend.claim(claim, BUDGET))
+        self.store.watch(claim, lambda grant: grant and self.granted(claim, grant), 0.0)
+        (answer,) = self.store.claim([claim], BUDGET)
         if isinstance(answer, Granted):
             self.granted(claim, answer)
 
@@ -90,16 +90,16 @@ class Names(RuleBasedStateMachine):
         if claim := self.picked(pick):
             del self.claims[claim.id]
             self.valid.pop(claim.id, None)
-            run(self.backend.leave(claim, BUDGET) if pick % 5 == 0 else self.release_quietly(claim))
-
-    async def release_quietly(self, claim: Claim) -> None:
-        await self.backend.release(claim, BUDGET)
+            if pick % 5 == 0:
+                self.store.leave(claim, BUDGET)
+            else:
+                self.store.release([claim], BUDGET)
 
     @rule(pick=picks)
     def renew(self, pick: int) -> None:
         claim = self.picked(pick)
         if claim and claim.id in self.valid:
-            (answer,) = run(self.backend.renew([claim], [self.valid[claim.id][0]], BUDGET))
+            (answer,) = self.store.renew([claim], [self.valid[claim.id][0]], BUDGET)
             if isinstance(answer, Granted):
                 self.granted(claim, answer)
 
@@ -107,7 +107,7 @@ class Names(RuleBasedStateMachine):
     def break_hold(self, pick: int) -> None:
         claim = self.picked(pick)
         if claim and claim.id in self.valid:
-            run(self.backend.break_hold(claim.name, self.valid.pop(claim.id)[0], BUDGET))
+            self.store.break_hold(claim.name, self.valid.pop(claim.id)[0], BUDGET)
 
     @rule(seconds=st.sampled_from([0.1, 3.0, 9.9, 10.0, 31.0, 80.0, 89.0, 120.0]))
     def pass_time(self, seconds: float) -> None:
@@ -115,18 +115,27 @@ class Names(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.001, 1.0, 9.0, 30.0, 60.0, 89.0]))
     def set_the_clock_back(self, seconds: float) -> None:
-        self.highest = max(self.highest, self.clock)
         back = round(seconds * SECOND)
-        if self.highest - (self.clock - back) <= REMEMBERED:
+        if self.is_remembered(back, moves=self.moved):
             self.clock -= back
+            self.behind += back
+
+    def is_remembered(self, back: int, *, moves: bool) -> bool:
+        """A clock that is set back takes the names' expiries with it, as they are points of its
+        time. A name that moves keeps its TTL instead, so that its fence is remembered for a time
+        that passes: all that the clock is behind by then, in however many steps, must fit into it.
+        """
+        self.highest = max(self.highest, self.clock)
+        behind = self.highest - self.clock + back
+        return max(behind, self.behind + back if moves else 0) <= REMEMBERED
 
     @rule(seconds=st.sampled_from([9.0, 60.0, 80.0, 89.0]))
     def move_to_a_server_whose_clock_is_behind(self, seconds: float) -> None:
         """Move all keys to another server; each keeps its remaining TTL, as with MIGRATE."""
-        self.highest = max(self.highest, self.clock)
         by = -round(seconds * SECOND)
-        if self.highest - (self.clock + by) > REMEMBERED:
+        if not self.is_remembered(-by, moves=True):
             return
+        self.behind -= by
         keys = [f"{self.key(name)}{kind}" for name in SIZES for kind in ("", ":q", ":w")]
         ttls: dict[str, Any] = {key: self.server.call("PTTL", key) for key in keys}
         self.clock += by
@@ -190,3 +199,18 @@ def test_a_moved_name_is_kept_for_a_whole_lease(lease: float) -> None:
     names.pass_time(lease - 0.1)
     assert len(names.valid) == 1
     names.no_held_name_has_expired()
+
+
+@pytest.mark.parametrize("back", [(89.0,), (9.0, 80.0), (30.0, 30.0, 29.0)])
+def test_fences_grow_although_a_name_moves_to_clocks_that_are_behind(
+    back: tuple[float, ...],
+) -> None:
+    """The name is not used between the moves, and its memory runs out after the last one."""
+    names = Names()
+    names.use_repeatedly("lock", 2.0, 3)
+    for by in back:
+        names.move_to_a_server_whose_clock_is_behind(by)
+        names.pass_time(31.0)
+    assert names.behind == sum(back) * SECOND
+    names.pass_time(130.0 - 31.0 * len(back))
+    names.use_repeatedly("lock", 2.0, 1)  # asserts that the fence grows

@@ -16,9 +16,9 @@ import pytest
 from fake_redis import PATIENCE, Agent, took, until
 
 import lockfast
-from lockfast import AcquireTimeout, BackendError, HoldLost, aio
+from lockfast import AcquireTimeout, BackendError, HoldLost, NotHeld, aio
 from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redis.scripts import CLAIM, LEAVE, RELEASE, RENEW, Script
+from lockfast.stores.redis.scripts import CLAIM, LEAVE, RELEASE, RENEW, TRANSFER, Script
 
 Make = Callable[..., Agent]
 LEASE = 1.2
@@ -185,7 +185,7 @@ def test_a_claim_whose_reply_is_lost_is_retried_and_granted(
     mine, other = agent(proxied, lease=3), agent(redis_server.url)
     mine.do(lambda client: client.inspect(name))
     network.lose_replies(match=sha(CLAIM), then=then)
-    hold = mine.do(lambda client: client.lock(name).acquire(timeout=0))
+    hold = mine.do(lambda client: client.lock(name).acquire(timeout=1.5))
     assert network.lost_replies == 1, "the reply was not lost"
     snapshot = other.do(lambda client: client.inspect(name))
     assert [holder.fence for holder in snapshot.holders] == [hold.fence]
@@ -210,7 +210,8 @@ def test_an_acquire_that_fails_without_a_reply_frees_the_lock_at_once(
     with pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock(name).acquire(timeout=timeout))
     assert network.lost_replies >= 1
-    hold = other.do(lambda client: client.lock(name).try_acquire())
+    # What the time-out left no time for is withdrawn by the keeper.
+    hold = other.do(lambda client: client.lock(name).try_acquire(timeout=1.0))
     assert hold is not None, "a claim without an owner holds the lock"
     other.do(lambda client: hold.release())
     network.lose_replies(0)
@@ -258,6 +259,30 @@ def test_a_release_without_a_reply_is_unknown_and_can_be_retried(
     network.accept()
     mine.do(lambda client: hold.release())
     assert not other.do(lambda client: client.inspect(name)).holders
+
+
+@pytest.mark.parametrize("then", ["reset", "silence"])
+def test_an_attach_whose_reply_is_lost_is_repeated_and_nobody_else_can_attach(
+    agent: Make,
+    network: Any,
+    proxied: str,
+    redis_server: Any,
+    name: str,
+    then: Any,
+    loaded_scripts: None,
+) -> None:
+    mine, first = agent(proxied, lease=6), agent(redis_server.url, lease=6)
+    hold = first.do(lambda client: client.lock(name).acquire())
+    text = first.do(lambda client: hold.detach())
+    mine.do(lambda client: client.inspect(name))
+    network.lose_replies(match=sha(TRANSFER), then=then)
+    attached = mine.do(lambda client: client.attach(name, text))
+    assert network.lost_replies == 1, "the reply was not lost"
+    assert attached.fence == hold.fence and attached.is_held
+    with pytest.raises(NotHeld, match="cannot be taken over"):
+        first.do(lambda client: client.attach(name, text))
+    mine.do(lambda client: attached.release())
+    assert not first.do(lambda client: client.inspect(name)).holders
 
 
 def test_a_renewal_whose_reply_is_lost_does_not_end_the_hold(
@@ -466,8 +491,9 @@ def test_a_withdrawal_whose_reply_is_lost_leaves_no_waiter(
     hold = mine.do(lambda client: client.lock(name).acquire())
     network.lose_replies(match=sha(LEAVE))
     assert other.do(lambda client: client.lock(name).try_acquire(timeout=0.2)) is None
-    snapshot = mine.do(lambda client: client.inspect(name))
-    assert not snapshot.waiters and snapshot.holders[0].fence == hold.fence
+    # What the time-out left no time for is withdrawn by the keeper.
+    until(lambda: not mine.do(lambda client: client.inspect(name)).waiters, 1.0)
+    assert mine.do(lambda client: client.inspect(name)).holders[0].fence == hold.fence
     mine.do(lambda client: hold.release())
     assert redis_server.call("EXISTS", key_of(f"default:{name}") + ":q") == 0
 
@@ -500,3 +526,25 @@ def test_a_task_that_claims_while_another_subscribes_gets_a_wake_address_too(
             assert time.monotonic() - began < 1.0, "not woken by the releases"
 
     asyncio.run(asyncio.wait_for(scene(), PATIENCE))
+
+
+def test_signals_do_not_prolong_a_call_to_a_frozen_server(
+    network: Any, proxied: str, name: str
+) -> None:
+    """Python restarts a system call that a signal interrupted, with the whole of its time-out."""
+    ticks: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))
+    try:
+        with lockfast.connect(proxied) as client:
+            client.inspect(name)
+            network.freeze()
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+            with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
+                client.lock(name).acquire(timeout=0.4)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            network.thaw()
+            assert len(ticks) >= 3
+            assert time_of.unstalled < 0.4 + SLACK
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

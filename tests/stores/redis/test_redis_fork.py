@@ -43,7 +43,7 @@ def forked(work, limit=15):
 def status(child): return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 def addresses(client):
     # The addresses of the client's connections.
-    return sorted(each.sock.getsockname() for each in client._backend._transport._connections)
+    return sorted(each.sock.getsockname() for each in client._store._channel._connections)
 """
 
 

@@ -165,7 +165,7 @@ def test_a_malformed_reply_is_an_error_and_ends_the_connection(
     with took() as time_of, pytest.raises(BackendError, match=r"unexpected reply|protocol"):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
     assert time_of.unstalled < 0.2 + 1.0, "the call hung"
-    until(lambda: server.closed == server.accepted)
+    until(lambda: not server.in_use)
     assert mine.client.statistics().held == 0
 
 
@@ -235,7 +235,7 @@ def test_an_endless_reply_is_an_error_within_the_budget_and_does_not_fill_memory
     with took() as time_of, pytest.raises((BackendError, AcquireTimeout)):
         mine.do(lambda client: client.lock("a").acquire(timeout=0))
     assert time_of.unstalled < 0.2 + 1.5
-    until(lambda: server.closed == server.accepted)
+    until(lambda: not server.in_use)
 
 
 def test_a_trickling_reply_ends_with_the_budget(
@@ -261,7 +261,7 @@ def test_a_forged_wake_up_wakes_but_does_not_grant(
     waits = other.later(lambda client: client.lock(name).try_acquire(timeout=0.5))
     until(lambda: other.client.statistics().waiting)
     (channel,) = until(lambda: redis_server.call("PUBSUB", "CHANNELS", "lf:wake:*"))
-    (claim_id,) = other.client.core.ledger.waiting
+    (claim_id,) = other.client._core.ledger.waiting
     for message in (
         f"{claim_id} 1 30000000",
         f"{claim_id} x y",
@@ -286,12 +286,12 @@ def test_a_reply_and_a_wake_up_in_one_read_are_both_processed(
     hold = mine.do(lambda client: client.lock(name).acquire())
     waits = other.later(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     until(lambda: other.client.statistics().waiting)
-    transport = other.client._backend._transport
+    transport = other.client._store._channel
     listening = [each for each in transport._connections if each.pushed is not None]
     # The wake-up follows the reply that the waiter reads next.
     (connection,), delivered, late = listening, threading.Event(), []
     feed = connection.reader.feed
-    (claim_id,) = other.client.core.ledger.waiting
+    (claim_id,) = other.client._core.ledger.waiting
 
     class Reader:
         def __getattr__(self, attribute: str) -> Any:

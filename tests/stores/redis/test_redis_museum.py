@@ -171,7 +171,7 @@ def test_python_redis_lock_the_timer_does_not_restart_at_each_lost_race(
     waits = other.later(lambda client: client.lock(name, fair=False).try_acquire(timeout=0.4))
     until(lambda: other.client.statistics().waiting)
     (channel,) = until(lambda: redis_server.call("PUBSUB", "CHANNELS", "lf:wake:*"))
-    (claim_id,) = other.client.core.ledger.waiting
+    (claim_id,) = other.client._core.ledger.waiting
     began, wakes = time.monotonic(), 0
     with redis_server.client() as publisher:
         while not waits.done():

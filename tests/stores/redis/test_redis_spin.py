@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import lockfast
-from lockfast.stores.redis import spin
-from lockfast.stores.redis.spin import BACK_OFF, MOST_SKIPPED, NEVER, POLLS, Spin
+from lockfast.stores.redis import connections as spin
+from lockfast.stores.redis.connections import BACK_OFF, MOST_SKIPPED, NEVER, POLLS, Spin
 
 READY = [(7, 1)]
 

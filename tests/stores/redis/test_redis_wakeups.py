@@ -11,11 +11,11 @@ from fake_redis import PATIENCE, Agent, until
 
 import lockfast
 from lab.servers.redis_server import RedisServer
+from lockfast.stores.redis.commands import channel_of
 from lockfast.stores.redis.connections import Connection
+from lockfast.stores.redis.endpoint import address_of_url
 from lockfast.stores.redis.scripts import packed
-from lockfast.stores.redis.store import address_of_url
 from lockfast.stores.redis.threads import IDLE
-from lockfast.stores.redis.wakeup_messages import channel_of
 
 Make = Callable[..., Agent]
 AT_ONCE = 1.0  # less than the interval of the waiters' refresh, which would also find the grant
@@ -32,7 +32,7 @@ def waiting(agents: Make, url: str, name: str) -> tuple[Any, Agent, Agent, Any]:
 
 def listening(agent: Agent) -> list[Any]:
     """Return the connections on which the client's threads listen."""
-    connections = agent.client._backend._transport._connections
+    connections = agent.client._store._channel._connections
     return [connection for connection in connections if connection.pushed is not None]
 
 
@@ -48,8 +48,8 @@ def test_a_wake_up_needs_no_other_thread_of_the_process(
 ) -> None:
     """The keeper may be busy or starved: waking a waiter does not need it."""
     hold, mine, other, waits = waiting(agents, redis_server.url, name)
-    other.client.core.keeper.stop()
-    until(lambda: not other.client.core.keeper.running)
+    other.client._core.keeper.stop()
+    until(lambda: not other.client._core.keeper.running)
     assert served(mine, hold, waits) < AT_ONCE
 
 
@@ -71,7 +71,7 @@ def test_a_late_wake_up_is_read_and_the_connection_is_used_again(
     mine = agents("blocking", redis_server.url)
     hold = mine.do(lambda client: client.lock(name).acquire())
     with lockfast.connect(redis_server.url) as client:
-        transport = client._backend._transport
+        transport = client._store._channel
         assert client.lock(name).try_acquire(timeout=0.1) is None
         connection, wake_address = transport._local.connection, transport.wake_address
         mine.do(lambda client: hold.release())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,11 @@ from cluster_clients import elsewhere, errors, slot, stopped_scripts
 
 from both_apis import PATIENCE, Agent, took, until
 from lockfast import BackendError
+from lockfast.stores.redis.commands import Call
 from lockfast.stores.redis.errors import Unreachable, Unsettled
 from lockfast.stores.redis_cluster.routing import Router
-from lockfast.stores.redis_cluster.slots import SlotMap
+from lockfast.stores.redis_cluster.slots import SlotMap, slot_at
+from lockfast.stores.steps import perform
 
 Make = Callable[..., Agent]
 # Well below 1.5 s, after which a refresh replaces a lost wake-up.
@@ -164,7 +165,7 @@ def test_a_claim_in_a_migrating_slot_is_granted_when_the_migration_ends(
     moving = begin_to_move(cluster, name)
     threading.Timer(0.4, end_to_move, (cluster, moving)).start()
     with took() as time_of:
-        later = mine.do(lambda client: client.lock(name).acquire(timeout=0))
+        later = mine.do(lambda client: client.lock(name).acquire(timeout=2))
     assert later.fence > hold.fence
     assert time_of.seconds > 0.2 and time_of.unstalled < 3.0
     assert errors(cluster, "TRYAGAIN") >= 1
@@ -196,22 +197,19 @@ def test_a_time_out_names_the_reply_for_which_the_request_was_repeated() -> None
     slots.moved(7, "127.0.0.1:1")
     replies: list[BackendError] = [
         Unsettled("redis at 127.0.0.1:1 replied: TRYAGAIN"),
+        Unreachable("redis at 127.0.0.1:1 did not reply with a map"),
         Unreachable("redis at 127.0.0.1:1 did not answer in time"),
     ]
 
-    async def pause(seconds: float) -> None:
-        pass
-
-    async def verb(node: Any, budget: float) -> None:
+    def send(command: bytes, budget: float) -> Any:
         raise replies.pop(0)
 
-    async def no_map(budget: float) -> list[Any]:
-        return []
-
-    node: Any = SimpleNamespace(slots=no_map)
-    router = Router(slots, lambda endpoint: (node, node), pause, "a cluster")
+    channel: Any = SimpleNamespace(send=send)
+    router = Router(slots, lambda endpoint: channel, lambda seconds: None, "a cluster")
+    key = next(f"{n}" for n in range(10**6) if slot_at(f"{n}") == 7)
+    steps = router.run(Call(None, b"", 0, key), 5.0)
     with pytest.raises(Unreachable, match=r"did not answer in time; before that, .* TRYAGAIN"):
-        asyncio.run(router.ask(7, verb, 5.0))
+        perform(steps, lambda request: request[0](*request[1:]))
 
 
 def test_a_claim_fails_while_the_cluster_is_down_and_is_retried_with_pauses(

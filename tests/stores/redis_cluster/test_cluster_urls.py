@@ -105,7 +105,7 @@ def test_the_address_remap_of_a_client_is_used(redis_cluster: Any, name: str) ->
     client = redis.RedisCluster(host="127.0.0.1", port=port, address_remap=remap)
     client.close()
     with lockfast.connect(client) as mine, mine.lock(name):
-        assert seen and f"localhost:{port}" in mine.store._slots.masters  # type: ignore
+        assert seen and f"localhost:{port}" in mine._endpoint._slots.masters  # type: ignore
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_wrong_password_fails_at_once_and_is_never_shown(
     with pytest.raises(BackendError, match="password is wrong") as caught:
         mine.do(lambda client: client.lock(name).acquire(timeout=PATIENCE))
     assert not caught.value.transient
-    for text in (str(caught.value), repr(mine.client), mine.client.store.url, caplog.text):
+    for text in (str(caught.value), repr(mine.client), mine.client._endpoint.url, caplog.text):
         assert "wr0ng-Zq" not in text
 
 

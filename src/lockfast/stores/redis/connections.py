@@ -1,14 +1,15 @@
-"""Connections. redis-py resolves, connects, secures and authenticates them; from then on commands
-go through the socket directly, because redis-py's work per command costs more than the server's.
+"""Connections of threads to one server, and the spinning that makes a near one fast.
 
-Nothing is retried here, and everything has a budget: a call that timed out may have been executed,
-so retrying it, with the same claim id, is left to the core.
+*Adaptive spinning*: poll the socket for up to 100 µs before blocking, if replies arrive that fast.
+Blocking and being woken takes longer than a server on the same host, or next to it, needs to reply,
+and costs about as much CPU time as polling. With a distant server spinning fails; failures are
+counted, and the next attempts become rarer and rarer. On a single core spinning would keep the
+server from running, and with many threads it would take the core from threads that have work.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
+import os
 import select
 import socket
 import ssl
@@ -17,226 +18,151 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import hiredis
-import redis
-import redis.asyncio
 
 from lockfast import clock
-from lockfast.core.acquire import PATIENCE
-from lockfast.errors import BackendError, ConfigurationError
-from lockfast.stores.redis.errors import ServerError, Unreachable, explained
-from lockfast.stores.redis.spin import Spin
+from lockfast.core.ports import Reply, Signal
+from lockfast.errors import BackendError
+from lockfast.model import Claim
+from lockfast.stores.redis.errors import ServerError, Unreachable
+from lockfast.stores.redis.redis_py import ServerAddress, socket_of
+from lockfast.stores.redis.scripts import Script
+from lockfast.stores.steps import Steps
+from lockfast.stores.wakeups import Wakeups
 
 READ_SIZE = 65536
 SHORT = 448  # enough for our replies; allocating more costs more than most of the read
+# Seconds for which a reply is read at once; then it is polled for. Python restarts a read that a
+# signal interrupted, with the whole of the kernel's time-out, but takes a poll's from the clock.
+SLICE = 0.005
 LEAST = 0.02  # for a command after connecting took the whole budget, lest that be wasted
 MOST_BYTES = 64 * 2**20  # of one reply: a server that never ends one must not fill our memory
-# Options that the handshake needs, or that keep redis-py from doing more than connect.
-_OWN_OPTIONS: dict[str, Any] = {
-    "protocol": 3,  # wake-ups arrive as pushes, distinct from replies
-    "decode_responses": False,
-    "health_check_interval": 0,
-    "retry_on_timeout": False,
-    "driver_info": None,
-    "lib_name": None,
-    "lib_version": None,
-    "retry": None,
-    "socket_keepalive": True,
-}
-_IGNORED_OPTIONS = (
-    "retry_on_error", "maint_notifications_config", "event_dispatcher", "parser_class",
-    "connection_pool",
-)  # fmt: skip
-_KINDS = {
-    redis.asyncio.Connection: redis.Connection,
-    redis.asyncio.SSLConnection: redis.SSLConnection,
-    redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
-}
+POLLS = 160  # about 100 µs
+MOST_SKIPPED = 1023
+BACK_OFF = 16
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+NEVER = 1 << 62
+
+Ready = Sequence[tuple[int, int]]
 
 
-class ServerAddress(Protocol):
-    """The way to a server: a fixed `Address`, or one that is looked up (`sentinel`)."""
+class Spin:
+    """The spinning state of one connection, or of a group on which one thread sends together."""
 
-    where: str  # for messages; never a password
-    generation: int  # grows when the server changes: older connections lead to the previous one
-    on_move: Callable[[], None]  # called when the generation has grown, on any thread
-    replicas: int  # the known number; 0: only the server itself knows
-    least: float  # seconds that connecting may take at least, whatever the budget
-    patience: float  # how long a waiter keeps retrying while there is no server
+    __slots__ = ("_failed", "_poll", "_skip")
 
-    def connect(self, budget: float) -> tuple[Any, int]:
-        """A connected connection of redis-py, and its generation."""
+    def __init__(self, poll: Callable[[int], Ready]) -> None:
+        self._poll = poll
+        self._skip = 0 if CORES > 1 else NEVER  # replies to wait for without spinning
+        self._failed = 0  # how many replies were skipped after the last failure
 
-    async def connect_task(self, budget: float) -> tuple[Any, int]:
-        """`connect` for asyncio."""
+    def poll(self) -> Ready:
+        """Spin, and return what is readable. Empty: the caller has to block until something is."""
+        if self._skip > 0:
+            self._skip -= 1
+            return ()
+        poll = self._poll
+        for _ in range(POLLS):
+            if ready := poll(0):
+                self._failed >>= 1
+                return ready
+        self._skip = self._failed = min(2 * self._failed + 1, MOST_SKIPPED)
+        return ()
 
-    def failed(self, error: BaseException) -> BackendError:
-        """The exception for a failed attempt to connect."""
+    def back_off(self) -> None:
+        """Do not spin for the next `BACK_OFF` replies: another thread sent a command before this
+        one, or waits for what this one holds, and needs the core."""
+        self._skip = max(self._skip, BACK_OFF)
 
-    def after_fork_in_child(self) -> None: ...
+
+class SharingDetector:
+    """Notices that several threads use one transport, and makes them back off from spinning."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: Spin | None = None
+
+    def used_by(self, spin: Spin) -> None:
+        """Note a command; back off if the previous one was another thread's."""
+        if self._latest is not spin:
+            self._latest = spin
+            spin.back_off()
 
 
-class Address:
-    """A fixed address: a connection class of redis-py and its options."""
+class Channel(Protocol):
+    """The way to one server, of one API. Where the API ``suspends``, each method that returns a
+    `Reply` returns an awaitable. A server's error is a reply, a `ServerError`."""
 
-    generation = 0
-    replicas = 0
-    least = 0.0
-    patience = PATIENCE
-
-    def __init__(self, kind: type, options: dict[str, Any], what: str = "redis") -> None:
-        self._what = what
-        self.on_move: Callable[[], None] = lambda: None  # never called: the address is fixed
-        self._blocking = _blocking_kind(kind)
-        self._tasks = next(
-            ours for ours, counterpart in _KINDS.items() if counterpart is self._blocking
-        )
-        self.options = {key: value for key, value in options.items() if key not in _IGNORED_OPTIONS}
-        self.where = self._described()
-
-    def _described(self) -> str:
-        """For messages; never a password."""
-        db = f"/{self.options['db']}" if self.options.get("db") else ""
-        if "path" in self.options:
-            return f"{self._what} at {self.options['path']}{db}"
-        return f"{self._what} at {self.endpoint}{db}"
+    wakeups: Wakeups
+    suspends: bool
 
     @property
-    def endpoint(self) -> str:
-        return f"{self.options.get('host', 'localhost')}:{self.options.get('port', 6379)}"
+    def wake_address(self) -> str:
+        """The address for our wake-ups; '.' while nobody listens."""
 
-    def moved_to(self, host: str, port: int) -> Address:
-        """This address with another host and port."""
-        return Address(self._blocking, {**self.options, "host": host, "port": port}, self._what)
+    def send(self, command: bytes, budget: float) -> Reply[Any]:
+        """Send one command; the reply."""
 
-    def connect(self, budget: float) -> tuple[Any, int]:
-        connection = self._new_connection(self._blocking, budget)
-        try:
-            connection.connect()
-        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
-            raise self.failed(error) from error
-        return connection, self.generation
+    def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
+    ) -> Reply[list[Any]]:
+        """Send commands in one write. ``wait``, a number of replicas and of milliseconds: WAIT for
+        them on the same connection; that reply is the last."""
 
-    async def connect_task(self, budget: float) -> tuple[Any, int]:
-        connection = self._new_connection(self._tasks, budget)
-        try:
-            async with asyncio.timeout(budget):
-                await connection.connect()
-        except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
-            connection._close()
-            raise self.failed(error) from error
-        except BaseException:
-            connection._close()
-            raise
-        return connection, self.generation
+    def join(
+        self, script: Script, claim: Claim, arguments: bytes, budget: float, decode: Decode
+    ) -> Reply[Any]:
+        """Call a script on one name, if possible together with other tasks' calls, and decode the
+        reply. (Only where the API suspends.)"""
 
-    def _new_connection(self, kind: type, budget: float) -> Any:
-        budgets = {"socket_timeout": budget, "socket_connect_timeout": budget}
-        wanted = {**self.options, **_OWN_OPTIONS, **budgets}
-        known = parameters_of(kind)
-        if "driver_info" in known:  # it replaced these two options
-            known -= {"lib_name", "lib_version"}
-        try:
-            return kind(**{key: value for key, value in wanted.items() if key in known})
-        except (TypeError, ValueError, redis.exceptions.RedisError) as error:
-            raise ConfigurationError(f"{self.where}: {error}") from None
+    def subscribe(self, since: float) -> Reply[bool]: ...
 
-    def check(self) -> None:
-        """Reject now the options that redis-py would reject when it connects."""
-        foreign = self.options.keys() - parameters_of(self._blocking)
-        if foreign:
-            raise ConfigurationError(f"{self.where}: unknown option {sorted(foreign)[0]!r}")
-        self._new_connection(self._blocking, 1.0)
+    def signal(self, listens: bool) -> Signal | None: ...
 
-    def after_fork_in_child(self) -> None:
-        """Nothing to do: a fixed address has no lock that a fork could leave locked."""
+    def listen(self, timeout: float | None) -> Reply[None]: ...
 
-    def failed(self, error: BaseException) -> BackendError:
-        where = self.where
-        message = str(error) or type(error).__name__
-        secured = self._blocking is redis.SSLConnection
-        if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
-            hint = " (does this port use TLS?)" if secured else ""
-            return Unreachable(f"{where} did not answer in time while connecting{hint}")
-        if isinstance(error, ssl.SSLError) or "SSL" in message or "certificate" in message:
-            return Unreachable(f"{where}: TLS failed: {message}", transient=False)
-        if isinstance(error, redis.exceptions.NoPermissionError):
-            return explained(ServerError(f"NOPERM {message}"), where)
-        if isinstance(error, redis.exceptions.AuthenticationError):
-            # redis-py has removed the error's code.
-            knows = any(self.options.get(key) for key in ("password", "credential_provider"))
-            return explained(ServerError(f"{'WRONGPASS' if knows else 'NOAUTH'} {message}"), where)
-        if isinstance(error, redis.exceptions.ResponseError | redis.exceptions.BusyLoadingError):
-            code = "LOADING " if isinstance(error, redis.exceptions.BusyLoadingError) else ""
-            return explained(ServerError(code + message), where)
-        if "max number of clients" in message:
-            return explained(ServerError(message), where)
-        hint = "" if secured or "reset" not in message else " (if the server uses TLS: rediss://)"
-        return Unreachable(f"{where} is out of reach: {message}{hint}")
+    def interrupt(self) -> None: ...
+
+    def distrust(self, why: str) -> None:
+        """Close the last connection: it is out of step, or leads to the wrong server."""
+
+    def close(self) -> None: ...
 
 
-def _blocking_kind(kind: type) -> type:
-    for ours, counterpart in _KINDS.items():
-        if issubclass(kind, ours) and (kind is ours or issubclass(kind, counterpart | ours)):
-            return counterpart if kind is ours else _closest(kind)
-    return _closest(kind)
+class Decode(Protocol):
+    """Make the answer of a reply, or raise `Unfinished`."""
+
+    def __call__(self, reply: Any, claim: Claim, budget: float) -> list[Any]: ...
 
 
-def _closest(kind: type) -> type:
-    """The most specific class of redis-py that ``kind`` derives from."""
-    names = [parent.__name__ for parent in kind.__mro__]
-    for name, counterpart in (
-        ("UnixDomainSocketConnection", redis.UnixDomainSocketConnection),
-        ("SSLConnection", redis.SSLConnection),
-        ("Connection", redis.Connection),
-    ):
-        if name in names:
-            return counterpart
-    raise ConfigurationError(f"connections of the class {kind.__name__} are not supported")
+class Unfinished(Exception):
+    """The reply is not the answer: these are the steps to it."""
 
-
-def parameters_of(kind: type) -> set[str]:
-    names: set[str] = set()
-    for parent in kind.__mro__:
-        if parent is not object and "__init__" in vars(parent):
-            names |= inspect.signature(parent.__init__).parameters.keys()  # type: ignore[misc]
-    return names - {"self", "kwargs", "args"}
+    def __init__(self, steps: Steps[list[Any]]) -> None:
+        self.steps = steps
 
 
 def new_reader() -> Any:
     return hiredis.Reader(replyError=ServerError)
 
 
-class _Taken:
-    """A stand-in for the transport that was taken over."""
-
-    def is_closing(self) -> bool:
-        return True
-
-
-def taken_over(connection: Any) -> Any:
-    """Detach the transport of a redis-py connection: neither it nor its streams close it now."""
-    writer = connection._writer
-    connection._reader = connection._writer = None
-    transport, writer._transport = writer.transport, _Taken()
-    return transport
-
-
 class Connection:
     """A connected socket, for one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_connection", "_limit", "_most", "_where", "budget", "generation", "pushed",
-        "reader", "sock", "spin", "used",
+        "__weakref__", "_connection", "_limit", "_most", "_poll", "_where", "budget", "generation",
+        "pushed", "reader", "sock", "spin", "used",
     )  # fmt: skip
 
     def __init__(self, address: ServerAddress, budget: float) -> None:
         began = clock.now()
         self._where = address.where
         self._connection, self.generation = address.connect(budget)
-        self.sock: Any = self._connection._sock
+        self.sock: Any = socket_of(self._connection)
         self.sock.settimeout(None)
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
+        self._poll = poller.poll
         self.spin = Spin(poller.poll)
         self.reader = new_reader()
         self.pushed: Any = None
@@ -245,6 +171,9 @@ class Connection:
         self._limit = -1.0
         # TLS data that is decrypted but not read is invisible to poll, so it is read at once.
         self._most = READ_SIZE if isinstance(self.sock, ssl.SSLSocket) else SHORT
+        if self._most == SHORT:
+            value = struct.pack("ll", 0, int(SLICE * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def ask(self, command: bytes, budget: float) -> Any:
         """Send one command and read its reply. After an error the caller must close the
@@ -254,8 +183,11 @@ class Connection:
                 self._set_limit(budget)
             self.sock.sendall(command)
             self.spin.poll()
-            self.reader.feed(self.sock.recv(self._most))
-            answer = self.reader.gets()
+            try:
+                self.reader.feed(self.sock.recv(self._most))
+                answer = self.reader.gets()
+            except BlockingIOError:
+                answer = False  # nothing within `SLICE`
             if answer is False or type(answer) is hiredis.PushNotification:
                 answer = self._read_reply(answer, clock.now() + budget)
             if self.reader.has_data():
@@ -296,9 +228,8 @@ class Connection:
                 return answer
             else:
                 rest = until - clock.now()
-                if rest <= 0:
+                if rest <= 0 or not self._poll(rest * 1000.0):
                     raise TimeoutError
-                self._set_limit(rest)
                 data = self.sock.recv(READ_SIZE)
                 size += len(data)
                 if not data:
@@ -311,10 +242,12 @@ class Connection:
     def _read_pushes(self) -> None:
         """Deliver pushes that arrived together with a reply, since poll will not report them again.
         Another reply is an error: the next command would take it for its own."""
+        pushed = self.pushed
         while (push := self.reader.gets()) is not False:
             if type(push) is not hiredis.PushNotification:
                 raise hiredis.ProtocolError("a reply without a command")
-            self._push(push)
+            if pushed is not None:
+                pushed(push)
 
     def _push(self, push: Any) -> None:
         if self.pushed is not None:
@@ -324,8 +257,8 @@ class Connection:
         """Deliver the pushes that have arrived; the socket is known to be readable."""
         try:
             data = self.sock.recv(READ_SIZE)
-            while data and (more := self._buffered()):
-                data += self.sock.recv(more)
+            while data and self._most != SHORT and (more := self.sock.pending()):
+                data += self.sock.recv(more)  # TLS has decrypted more than poll reports
             if not data:
                 raise ConnectionResetError("the server closed the connection")
             self.reader.feed(data)
@@ -338,15 +271,15 @@ class Connection:
         return self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
 
     def _set_limit(self, budget: float) -> None:
-        """Set the kernel's time-out: Python's would cost one more system call per send and read."""
+        """Set the time-out of sending, the kernel's: Python's would cost one more system call for
+        each command."""
         self._limit = budget
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(budget)
-            return
-        seconds = max(budget, 0.001)
-        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        else:
+            seconds = max(budget, 0.001)
+            value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def _explained(self, error: Exception, budget: float) -> BackendError:
         if isinstance(error, BlockingIOError | TimeoutError | ssl.SSLWantReadError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lockfast.errors import BackendError
 from lockfast.stores.health_checks import (
     HealthCheck,
     Level,
@@ -18,12 +19,16 @@ from lockfast.stores.health_checks import (
     version_of,
     warn,
 )
-from lockfast.stores.redis.connections import Connection, ServerAddress
+from lockfast.stores.redis.commands import channel_of
+from lockfast.stores.redis.connections import Connection
 from lockfast.stores.redis.errors import ServerError, explained
+from lockfast.stores.redis.redis_py import ServerAddress
 from lockfast.stores.redis.scripts import packed
-from lockfast.stores.redis.wakeup_messages import channel_of
+from lockfast.stores.redis.sentinel import SentinelAddress
 
 BUDGET = 5.0
+SENTINEL_BUDGET = 2.0
+ENOUGH_SENTINELS = 3
 LEAST_VERSION = (6, 2)
 FULL = 0.9
 SETTINGS = ("min-replicas-to-write", "save", "appendfsync", "maxclients")
@@ -230,3 +235,49 @@ def _setting(reply: Any) -> str | None:
         return None
     values = list(reply.values()) if isinstance(reply, dict) else list(reply or ())[1::2]
     return _text(values[0]) if values else None
+
+
+def sentinel_checks(address: SentinelAddress) -> Iterator[HealthCheck]:
+    """Check the sentinels: can they find the master, and replace it? Each one is queried."""
+    sentinels = address.sentinels
+    away: list[str] = []
+    unable = ""
+    for sentinel in sentinels:
+        try:
+            connection = Connection(sentinel, SENTINEL_BUDGET)
+        except BackendError:
+            away.append(sentinel.endpoint)
+            continue
+        try:
+            reply = connection.ask(packed("SENTINEL", "CKQUORUM", address.service), SENTINEL_BUDGET)
+        except BackendError:
+            away.append(sentinel.endpoint)
+            continue
+        finally:
+            connection.close()
+        if isinstance(reply, ServerError) and "NOQUORUM" in str(reply):
+            unable = str(reply)
+    fine = True
+    if away:
+        fine = False
+        yield warn(
+            "sentinels",
+            f"{', '.join(sorted(away))} cannot be reached from here",
+            "restore it, or remove it from the URL: clients that query it first lose time",
+        )
+    if unable:
+        fine = False
+        yield bad(
+            "sentinels",
+            f"they cannot replace a failed master: {unable}",
+            "restore as many as the quorum and the majority need",
+        )
+    if len(sentinels) < ENOUGH_SENTINELS:
+        fine = False
+        yield warn(
+            "sentinels",
+            f"only {len(sentinels)}: when a host fails, too few are left to elect a master",
+            "run three, on three hosts",
+        )
+    if fine:
+        yield ok("sentinels", f"{len(sentinels)} reply, and can replace a failed master")

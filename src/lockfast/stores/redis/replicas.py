@@ -27,15 +27,16 @@ from dataclasses import replace
 from typing import Any
 
 from lockfast.core.ledger import bare, shown
-from lockfast.core.ports import Wake
+from lockfast.core.ports import Answer, Reply, Wake
 from lockfast.errors import BackendError, ConfigurationError, NotReplicated
-from lockfast.model import Busy, Capabilities, Claim, Differs, Gone, Granted
+from lockfast.model import Busy, Capabilities, Claim, Gone, Granted
 from lockfast.stores.redis import scripts
-from lockfast.stores.redis.backend import RedisBackend, Transport
-from lockfast.stores.redis.commands import planned
+from lockfast.stores.redis.commands import GONE, Call, renewal_calls
+from lockfast.stores.redis.connections import Channel
 from lockfast.stores.redis.errors import ServerError
-from lockfast.stores.redis.replies import GONE
 from lockfast.stores.redis.scripts import Script, packed
+from lockfast.stores.redis.store import RedisStore, is_unknown_script
+from lockfast.stores.steps import Steps
 
 MOST_REPLICAS = 1000
 QUANTIFIERS = ("majority", "all")
@@ -70,25 +71,20 @@ class _TooFew(Exception):
         return f"only {self.acknowledged} of {self.wanted} replicas acknowledged it in time"
 
 
-class ReplicatedBackend(RedisBackend):
-    """A backend that waits for replicas. ``known`` returns how many Sentinel knows."""
+class ReplicatedStore(RedisStore):
+    """A store that waits for replicas. ``known`` returns how many Sentinel knows."""
 
     def __init__(
         self,
-        transport: Transport,
+        channel: Channel,
         where: str,
         replicas: int | str,
         known: Callable[[], int] = lambda: 0,
     ) -> None:
-        super().__init__(transport, where)
-        # The short paths do not wait for replicas.
-        if transport.suspends:
-            del self.claim_soon
-        else:
-            del self.claim_now
+        super().__init__(channel, where)
         self._replicas = replicas
         self._known = known
-        self._seen = 0
+        self._seen_replicas = 0
         self._shortest = float("inf")  # the smallest budget so far
         self._capabilities = replace(super().capabilities, wakes="notify", replicas=replicas)
 
@@ -98,31 +94,26 @@ class ReplicatedBackend(RedisBackend):
 
     # ---- the verbs ---------------------------------------------------------------------------
 
-    async def claim(self, claim: Claim, budget: float) -> Granted | Busy | Differs:
-        if not claim.layout and claim.take <= claim.slots:
-            return (await self.claim_batch([claim], budget))[0]
-        try:
-            return await super().claim(claim, budget)
-        except _TooFew as too_few:
-            raise self._not_replicated([claim], too_few) from None
+    def claim(self, claims: Sequence[Claim], budget: float) -> Reply[list[Answer]]:
+        return self._perform(self._claim(claims, budget))
 
-    async def claim_batch(
-        self, claims: Sequence[Claim], budget: float
-    ) -> list[Granted | Busy | Differs]:
+    def _claim(
+        self, claims: Sequence[Claim], budget: float, reply: Any = None
+    ) -> Steps[list[Answer]]:
         try:
-            return await super().claim_batch(claims, budget)
+            return (yield from super()._claim(claims, budget, reply))
         except _TooFew as too_few:
             raise self._not_replicated(claims, too_few) from None
 
-    async def renew(
+    def _renew(
         self, claims: Sequence[Claim], fences: Sequence[int], budget: float
-    ) -> list[Granted | Busy | Gone | BackendError]:
-        plan = planned(claims, fences, self.wake_address_of)
-        replies, too_few = await self._replicated(plan.commands, budget)
-        if any(_is_unknown_script(reply) for reply in replies):
-            await super().renew(claims, fences, budget)  # which sends the scripts to the server
-            replies, too_few = await self._replicated(plan.commands, budget)
-        answers = await self._renewals(plan, claims, fences, replies, budget)
+    ) -> Steps[list[Granted | Busy | Gone | BackendError]]:
+        calls = renewal_calls(claims, fences, self.wake_address_of, per_name=False)
+        replies, too_few = yield from self._replicated([call for call, _ in calls], budget)
+        for number, reply in enumerate(replies):
+            if isinstance(reply, ServerError):
+                replies[number] = self._refused(reply, calls[number][0])
+        answers = self._renewals(calls, claims, fences, replies)
         if too_few is None:
             return answers
         unknown = BackendError(f"{self._where} renewed the lease, but {too_few}")
@@ -139,48 +130,49 @@ class ReplicatedBackend(RedisBackend):
             raise unknown
         return counted
 
-    async def watch(self, claim: Claim, wake: Wake, since: float) -> bool:
-        return await super().watch(claim, lambda _grant: wake(None), since)
+    def watch(self, claim: Claim, wake: Wake, since: float) -> Reply[bool]:
+        return super().watch(claim, lambda _grant: wake(None), since)
 
     # ---- waiting for replicas ----------------------------------------------------------------
 
-    async def _run(
-        self, script: Script, payload: bytes, count: int, budget: float, name: str = ""
-    ) -> Any:
-        grants = _GRANTS.get(script)
+    def _run(self, call: Call, budget: float, reply: Any = None) -> Steps[Any]:
+        grants = None if call.script is None else _GRANTS.get(call.script)
         if grants is None:
-            return await super()._run(script, payload, count, budget, name)
-        for head in (script.head(count), script.head_with_source(count)):
-            (reply,), too_few = await self._replicated([head + payload], budget)
-            if not _is_unknown_script(reply):
-                break
+            return (yield from super()._run(call, budget, reply))
+        (reply,), too_few = yield from self._replicated([call], budget)
         if isinstance(reply, ServerError):
-            raise self._refused(reply, name, script.source)
+            raise self._refused(reply, call)
         if too_few is not None and grants(reply):
-            if script in (scripts.CLAIM, scripts.SIMPLE_CLAIM):
+            if call.script in (scripts.CLAIM, scripts.SIMPLE_CLAIM):
                 raise too_few
             raise BackendError(f"{self._where} executed the command, but {too_few}")
         return reply
 
-    async def _replicated(
-        self, commands: Sequence[bytes], budget: float
-    ) -> tuple[list[Any], _TooFew | None]:
+    def _replicated(
+        self, calls: Sequence[Call], budget: float
+    ) -> Steps[tuple[list[Any], _TooFew | None]]:
         """The replies, and why they do not count, if they do not."""
         counts = isinstance(self._replicas, str)
-        if counts and not self._seen:
-            self._see(await self._call(ROLE, budget))
-        asked = [*commands, ROLE] if counts else list(commands)
+        if counts and not self._seen_replicas:
+            self._see((yield self._channel.send, ROLE, budget))
+        commands = [call.packed() for call in calls]
         while True:
             wanted = self._wanted()
-            *replies, acknowledged = await self._transport.calls_replicated(
-                asked, wanted, self._wait_ms(budget), budget + GRAIN
-            )
+            asked = [*commands, ROLE] if counts else commands
+            wait = wanted, self._wait_ms(budget)
+            *replies, acknowledged = yield self._channel.send_all, asked, budget + GRAIN, wait
             if isinstance(acknowledged, ServerError):
                 raise self._refused(acknowledged)
             if type(acknowledged) is not int:
                 raise self._unexpected_reply(acknowledged)
             if counts:
                 self._see(replies.pop())
+            if any(map(is_unknown_script, replies)):
+                sources = [call.with_source() for call in calls]
+                if commands == sources:
+                    return replies, None
+                commands = sources
+                continue
             if acknowledged >= self._wanted():
                 return replies, None
             if acknowledged < wanted:
@@ -191,7 +183,7 @@ class ReplicatedBackend(RedisBackend):
     def _wait_ms(self, budget: float) -> int:
         """The time-out of a WAIT. On a connection that tasks share, the commands behind a WAIT wait
         with it, and perhaps for the next one: both together must fit into the smallest budget."""
-        if self._transport.suspends:
+        if self.suspends:
             self._shortest = min(self._shortest, budget)
             budget = self._shortest / 2
         return max(round(budget * PART * 1000), 1)
@@ -199,7 +191,7 @@ class ReplicatedBackend(RedisBackend):
     def _wanted(self) -> int:
         if isinstance(self._replicas, int):
             return self._replicas
-        most = max(self._seen, self._known(), 1)
+        most = max(self._seen_replicas, self._known(), 1)
         return most if self._replicas == "all" else (most + 1) // 2
 
     def _see(self, role: Any) -> None:
@@ -207,7 +199,7 @@ class ReplicatedBackend(RedisBackend):
             raise self._refused(role)
         with self._parsing(role):
             if role[0] == b"master":
-                self._seen = max(self._seen, len(role[2]))
+                self._seen_replicas = max(self._seen_replicas, len(role[2]))
 
     def _not_replicated(self, claims: Sequence[Claim], too_few: _TooFew) -> NotReplicated:
         names = ", ".join(shown(claim.name) for claim in claims[:3])
@@ -218,10 +210,6 @@ class ReplicatedBackend(RedisBackend):
             acknowledged=too_few.acknowledged,
             wanted=too_few.wanted,
         )
-
-
-def _is_unknown_script(reply: Any) -> bool:
-    return isinstance(reply, ServerError) and str(reply).startswith("NOSCRIPT")
 
 
 def _is_list(reply: Any) -> bool:

@@ -10,9 +10,8 @@ import functools
 import hashlib
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent / "lua"
-_LAW = "--@law\n"
-_CONSTANTS = "--@constants\n"
+# Text that is spliced in, by its mark.
+_PARTS = {"--@law\n": "law.lua", "--@constants\n": "constants.lua"}
 
 
 def bulk(data: bytes) -> bytes:
@@ -26,8 +25,18 @@ def packed(*parts: str | bytes | int) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(map(bulk, encoded))
 
 
-def _read(file: str) -> str:
-    return (_FOLDER / f"{file}.lua").read_text()
+@functools.cache
+def _sources() -> dict[str, str]:
+    """The sources in `lua/`: a file is one script and has its name, or begins each of its scripts
+    with a line ``--@script NAME``."""
+    sources: dict[str, str] = {}
+    for file in sorted((Path(__file__).parent / "lua").glob("*.lua")):
+        whole, *sections = file.read_text().split("--@script ")
+        sources[file.name] = whole
+        for section in sections:
+            verb, _, source = section.partition("\n")
+            sources[f"{verb}.lua"] = source
+    return sources
 
 
 class Script:
@@ -35,9 +44,12 @@ class Script:
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        source = _read(verb).replace(_LAW, _read("law"))
-        before, *after = source.split(_CONSTANTS)
-        self.write(before + _read("constants") + "".join(after) if after else source)
+        source = _sources()[f"{verb}.lua"]
+        for mark, part in _PARTS.items():
+            # Once: in a script that needs the constants early, the law does not repeat them.
+            before, *after = source.split(mark)
+            source = before + _sources()[part] * bool(after) + "".join(after)
+        self.write(source)
 
     def write(self, source: str) -> None:
         """Replace the source; tests plant bugs this way."""

@@ -15,22 +15,22 @@ The rules:
    any more: it may come back from a pause and have the role of master for a while. Waiters that
    listen there are notified, since they would receive no more wake-ups.
 
-The search is a generator that yields queries, so that both APIs follow the same rules.
+The search is a generator, so that both APIs follow the same rules.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import redis
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.connections import Address
 from lockfast.stores.redis.errors import Unreachable
+from lockfast.stores.redis.redis_py import Address, close_connection
+from lockfast.stores.steps import Steps, perform, perform_soon
 
 PORT = 26379
 SHARE = 1 / 3  # of the remaining budget, for one sentinel
@@ -45,21 +45,6 @@ Endpoint = tuple[str, int]
 Commands = tuple[tuple[str, ...], ...]
 
 
-class Step(NamedTuple):
-    """A query: connect, send the commands, and return the replies or the error; with ``keep`` also
-    the connection."""
-
-    address: Address
-    commands: Commands
-    budget: float
-    keep: bool
-
-
-class Answer(NamedTuple):
-    replies: Sequence[Any]
-    connection: Any
-
-
 class Report(NamedTuple):
     """A sentinel's knowledge of the master."""
 
@@ -68,7 +53,8 @@ class Report(NamedTuple):
     replicas: int
 
 
-Search = Generator[Step, Answer | BackendError, tuple[Any, int]]
+# `Address.connect` or `Address.connect_task`: whichever the API uses.
+Connect = Callable[[Address, float], Any]
 
 
 class SentinelAddress:
@@ -124,93 +110,68 @@ class SentinelAddress:
         """Replace the mutex: a thread of the parent may have held it."""
         self._mutex = threading.Lock()
 
-    # ---- both APIs -----------------------------------------------------------------------------
-
     def connect(self, budget: float) -> tuple[Any, int]:
-        search = self._search(budget)
-        answer: Answer | BackendError | None = None
-        while True:
-            try:
-                step = next(search) if answer is None else search.send(answer)
-            except StopIteration as found:
-                connection, generation = found.value
-                return connection, generation
-            answer = _query(step)
+        return perform(self._search(Address.connect, budget), _call)
 
     async def connect_task(self, budget: float) -> tuple[Any, int]:
-        search = self._search(budget)
-        answer: Answer | BackendError | None = None
-        while True:
-            try:
-                step = next(search) if answer is None else search.send(answer)
-            except StopIteration as found:
-                connection, generation = found.value
-                return connection, generation
-            answer = await _query_task(step)
+        return await perform_soon(self._search(Address.connect_task, budget), _call)
 
     # ---- the search ----------------------------------------------------------------------------
 
-    def _search(self, budget: float) -> Search:
+    def _search(self, connect: Connect, budget: float) -> Steps[tuple[Any, int]]:
         self._refuse_during_pause()
         until = clock.now() + max(budget, LEAST)
         failures: list[BackendError] = []
-        old: list[Endpoint] = []
         tried: set[Endpoint] = set()
+
+        def attempt(report: Report) -> Steps[tuple[Any, int] | None]:
+            """Confirm that a server is the master (rule 2): return the connection, or None."""
+            tried.add(report.endpoint)
+            address = self._at(report.endpoint)
+            limit = max(until - clock.now(), 0.001) * (1 - SHARE)
+            try:
+                connection, (role,) = yield from _ask(connect, address, (("ROLE",),), limit)
+            except BackendError as error:
+                failures.append(error)
+                return None
+            if isinstance(role, list) and role and role[0] == b"master":
+                return connection, self._adopt(report, connection)
+            close_connection(connection)
+            failures.append(Unreachable(f"{address.where} is not the master of {self._service}"))
+            return None
+
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         if unconfirmed is not None and clock.now() < unconfirmed[1]:
-            tried.add(unconfirmed[0].endpoint)
-            connection = yield from self._try(unconfirmed[0].endpoint, until, failures)
-            if connection is not None:
-                return connection, self._adopt(unconfirmed[0], connection)
+            found = yield from attempt(unconfirmed[0])
+            if found is not None:
+                return found
+        last = [] if self._master is None else [Report(self._master, self._epoch, self.replicas)]
         for sentinel in list(self._sentinels):
             rest = until - clock.now()
             if rest <= 0:
                 break
-            answer = yield Step(sentinel, self._queries, rest * SHARE, False)
-            report = self._parsed(sentinel, answer)
-            if isinstance(report, BackendError):
-                failures.append(report)
+            try:
+                report = yield from self._reported(connect, sentinel, rest * SHARE)
+            except BackendError as error:
+                failures.append(error)
                 self._to_the_back(sentinel)
-            elif report.epoch < self._epoch:
-                old.append(report.endpoint)
+                continue
+            if report.epoch < self._epoch:
+                last.append(report._replace(epoch=self._epoch, replicas=self.replicas))
             elif report.endpoint not in tried:
-                tried.add(report.endpoint)
                 self._unconfirmed = (report, clock.now() + FRESH)
-                connection = yield from self._try(report.endpoint, until, failures)
-                if connection is not None:
-                    return connection, self._adopt(report, connection)
-        for endpoint in ([] if self._master is None else [self._master]) + old:
-            if endpoint not in tried:
-                tried.add(endpoint)
-                connection = yield from self._try(endpoint, until, failures)
-                if connection is not None:
-                    return connection, self._adopt(
-                        Report(endpoint, self._epoch, self.replicas), connection
-                    )
+                if found := (yield from attempt(report)):
+                    return found
+        for report in last:
+            if report.endpoint not in tried and (found := (yield from attempt(report))):
+                return found
         raise self._not_found(failures)
 
-    def _try(
-        self, endpoint: Endpoint, until: float, failures: list[BackendError]
-    ) -> Generator[Step, Answer | BackendError, Any]:
-        """Confirm that a server is the master (rule 2): return the connection, or None."""
-        address = self._at(endpoint)
-        rest = max(until - clock.now(), 0.001)
-        answer = yield Step(address, (("ROLE",),), rest * (1 - SHARE), True)
-        if isinstance(answer, BackendError):
-            failures.append(answer)
-            return None
-        role = answer.replies[0]
-        if isinstance(role, list) and role and role[0] == b"master":
-            return answer.connection
-        _close(answer.connection)
-        failures.append(Unreachable(f"{address.where} is not the master of {self._service}"))
-        return None
-
-    def _parsed(self, sentinel: Address, answer: Answer | BackendError) -> Report | BackendError:
-        if isinstance(answer, BackendError):
-            return answer
+    def _reported(self, connect: Connect, sentinel: Address, budget: float) -> Steps[Report]:
+        connection, replies = yield from _ask(connect, sentinel, self._queries, budget)
+        close_connection(connection)
         try:
-            endpoint, facts, others = answer.replies
+            endpoint, facts, others = replies
             known = {_text(key): _text(value) for key, value in _pairs(facts)}
             report = Report(
                 (_text(endpoint[0]), int(endpoint[1])),
@@ -222,7 +183,7 @@ class SentinelAddress:
                 self._learn(sentinel, one["ip"], int(one["port"]))
             return report
         except (TypeError, ValueError, KeyError, IndexError):
-            return Unreachable(f"{sentinel.where} has no master named {self._service!r}")
+            raise Unreachable(f"{sentinel.where} has no master named {self._service!r}") from None
 
     def _learn(self, reporter: Address, host: str, port: int) -> None:
         with self._mutex:
@@ -241,7 +202,7 @@ class SentinelAddress:
         with self._mutex:
             self._failure = self._unconfirmed = None
             if report.epoch < self._epoch:  # another thread has found a newer one in the meantime
-                _close(connection)
+                close_connection(connection)
                 raise Unreachable(f"{self.where} has just moved to another server")
             moved = self._master not in (None, report.endpoint)
             self.generation += moved
@@ -273,51 +234,28 @@ class SentinelAddress:
         return Address(self._kind, {**self.options, "host": endpoint[0], "port": endpoint[1]})
 
 
-def _query(step: Step) -> Answer | BackendError:
+def _call(request: tuple[Any, ...]) -> Any:
+    return request[0](*request[1:])
+
+
+def _ask(
+    connect: Connect, address: Address, commands: Commands, budget: float
+) -> Steps[tuple[Any, list[Any]]]:
+    """Connect and send commands: the connection, and the replies."""
+    connection, _ = yield connect, address, budget
     try:
-        connection, _ = step.address.connect(step.budget)
-    except BackendError as error:
-        return error
-    try:
-        for command in step.commands:
-            connection.send_command(*command)
-        answer = Answer([connection.read_response() for _ in step.commands], connection)
+        for command in commands:
+            yield connection.send_command, *command
+        replies = []
+        for _ in commands:
+            replies.append((yield (connection.read_response,)))
+        return connection, replies
     except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
-        connection.disconnect()
-        return step.address.failed(error)
+        close_connection(connection)
+        raise address.failed(error) from error
     except BaseException:
-        connection.disconnect()
+        close_connection(connection)
         raise
-    if not step.keep:
-        connection.disconnect()
-    return answer
-
-
-async def _query_task(step: Step) -> Answer | BackendError:
-    until = asyncio.get_running_loop().time() + step.budget
-    try:
-        connection, _ = await step.address.connect_task(step.budget)
-    except BackendError as error:
-        return error
-    try:
-        async with asyncio.timeout_at(until):
-            for command in step.commands:
-                await connection.send_command(*command)
-            answer = Answer([await connection.read_response() for _ in step.commands], connection)
-    except (redis.exceptions.RedisError, OSError, UnicodeError) as error:
-        connection._close()
-        return step.address.failed(error)
-    except BaseException:
-        connection._close()
-        raise
-    if not step.keep:
-        connection._close()
-    return answer
-
-
-def _close(connection: Any) -> None:
-    """Close a redis-py connection of either API."""
-    getattr(connection, "_close", connection.disconnect)()
 
 
 def _pairs(facts: Any) -> list[tuple[Any, Any]]:

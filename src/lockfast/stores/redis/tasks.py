@@ -1,17 +1,19 @@
-"""The transport of the async API: one connection for all tasks of a loop (`task_connection`),
-opened when it is first needed, and again after it broke."""
+"""The channel of tasks: one connection for all tasks of a loop (`task_connection`), opened when it
+is first needed, and again after it broke."""
 
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.batches import single_command
-from lockfast.stores.redis.connections import LEAST, ServerAddress
+from lockfast.model import Claim
+from lockfast.stores.redis.connections import LEAST, Decode
 from lockfast.stores.redis.errors import Unreachable
+from lockfast.stores.redis.redis_py import ServerAddress
 from lockfast.stores.redis.scripts import Script
 from lockfast.stores.redis.task_connection import (
     NEVER,
@@ -20,13 +22,14 @@ from lockfast.stores.redis.task_connection import (
     quietly,
     seen,
 )
-from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
 
 TO_CONNECT = 1.0
 
 
-class TaskTransport:
+class TaskChannel:
+    """The way of all tasks of one client to one server."""
+
     suspends = True
 
     def __init__(
@@ -41,8 +44,8 @@ class TaskTransport:
         self._connection: TaskConnection | None = None
         self._connecting: asyncio.Task[TaskConnection] | None = None
         self._listening = False
-        self._interrupt = WakeupPipe()
-        self.interrupt = self._interrupt.interrupt
+
+    # ---- requests ----------------------------------------------------------------------------
 
     def send(self, command: bytes, budget: float) -> Awaitable[Any]:
         connection = self._connection
@@ -50,55 +53,59 @@ class TaskTransport:
             return connection.ask(command, budget)
         return self._send_when_ready(command, budget)
 
-    def join(self, script: Script, keys: bytes, arguments: bytes, budget: float) -> Awaitable[Any]:
-        """Send a claim or a release, if possible with others in one script call."""
+    def join(
+        self, script: Script, claim: Claim, arguments: bytes, budget: float, decode: Decode
+    ) -> Awaitable[Any]:
         connection = self._connection
         if connection is not None and connection.serves(self._address.generation):
-            return connection.join(script, keys, arguments, budget)
-        return self._send_when_ready(single_command(script, keys, arguments), budget)
+            return connection.join(script, claim, arguments, budget, decode)
+        return self._join_when_ready(script, claim, arguments, budget, decode)
 
     async def _send_when_ready(self, command: bytes, budget: float) -> Any:
-        return (await self.calls([command], budget))[0]
+        connection, rest = await self._ready(budget)
+        return await connection.ask(command, rest)
 
-    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        until = asyncio.get_running_loop().time() + budget
-        connection = await self._ready(budget)
-        rest = max(until - connection.loop.time(), LEAST)
-        replies = [connection.ask(command, rest) for command in commands]
+    async def _join_when_ready(
+        self, script: Script, claim: Claim, arguments: bytes, budget: float, decode: Decode
+    ) -> Any:
+        connection, rest = await self._ready(budget)
+        if connection.lost is not None:
+            raise connection.lost
+        return await connection.join(script, claim, arguments, rest, decode)
+
+    async def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
+    ) -> list[Any]:
+        connection, rest = await self._ready(budget)
+        replies: list[Awaitable[Any]] = [connection.ask(command, rest) for command in commands]
+        if wait is not None:
+            # Shielded, since other callers wait for the same WAIT.
+            replies.append(asyncio.shield(connection.acknowledged(*wait, rest)))
         return await asyncio.gather(*replies)  # which retrieves all exceptions
 
-    async def calls_replicated(
-        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
-    ) -> list[Any]:
-        until = asyncio.get_running_loop().time() + budget
-        connection = await self._ready(budget)
-        rest = max(until - connection.loop.time(), LEAST)
-        replies = [connection.ask(command, rest) for command in commands]
-        # Shielded, since other callers wait for the same WAIT.
-        acknowledged = asyncio.shield(connection.acknowledged(replicas, wait_ms, rest))
-        return await asyncio.gather(*replies, acknowledged)
-
-    async def _ready(self, budget: float) -> TaskConnection:
-        """The connection, opened by one task for all callers. That task goes on when their budgets
-        are over: with a short lease, or over a slow network, a budget may be too short to connect,
-        and each retry would start from scratch."""
-        loop = asyncio.get_running_loop()
+    async def _ready(self, budget: float) -> tuple[TaskConnection, float]:
+        """The connection, opened by one task for all callers, and what is left of the budget. That
+        task goes on when their budgets are over: with a short lease, or over a slow network, a
+        budget may be too short to connect, and each retry would start from scratch."""
+        loop = get_running_loop()
         connection = self._connection
         if connection is not None and connection.lost is None and connection.loop is loop:
             if connection.generation == self._address.generation:
-                return connection
+                return connection, budget
             self._check_generation(connection)
-        budget = max(budget, self._address.least)
+        began = loop.time()
+        limit = max(budget, self._address.least)
         connecting = self._connecting
         if connecting is None or connecting.done() or connecting.get_loop() is not loop:
-            connecting = loop.create_task(self._connect(max(budget, TO_CONNECT)))
+            connecting = loop.create_task(self._connect(max(limit, TO_CONNECT)))
             self._connecting = connecting
             connecting.add_done_callback(seen)
         try:
-            async with asyncio.timeout(budget):
-                return await asyncio.shield(connecting)
+            async with asyncio.timeout(limit):
+                connection = await asyncio.shield(connecting)
         except TimeoutError as error:
             raise self._address.failed(error) from None
+        return connection, max(began + budget - loop.time(), LEAST)
 
     async def _connect(self, budget: float) -> TaskConnection:
         theirs, generation = await self._address.connect_task(budget)
@@ -123,7 +130,7 @@ class TaskTransport:
         """Make this client listen. True: a claim sent at ``since`` had no wake address yet."""
         self._listening = True
         try:
-            connection = await self._ready(SUBSCRIBE_BUDGET)
+            connection, _ = await self._ready(SUBSCRIBE_BUDGET)
             await connection.subscribe(self._own_wake_address)
             self._now_listening()
             return self._listening_since > since
@@ -140,8 +147,14 @@ class TaskTransport:
     def _stopped_listening(self) -> None:
         self.wake_address = "."
 
+    def signal(self, listens: bool) -> None:
+        """Nothing: tasks wait with the runtime's signals."""
+
     async def listen(self, timeout: float | None) -> None:
-        raise AssertionError("an asyncio client's keeper is a thread, which has its own transport")
+        raise AssertionError("an asyncio client's keeper is a thread, which has its own channel")
+
+    def interrupt(self) -> None:
+        """Nothing to do: nobody listens through this channel."""
 
     def moved(self) -> None:
         """Make waiters claim again: the server has changed. Called on any thread."""

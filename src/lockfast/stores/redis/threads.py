@@ -1,5 +1,5 @@
-"""The transport of the sync API: one connection per thread, for commands and wake-ups, and one more
-for the keeper.
+"""The channel of threads: one connection per thread, for commands and wake-ups, and one more for
+the keeper.
 
 A thread that has to wait subscribes its connection to a channel of its own, once, and from then on
 sends its wake address with each claim. While it waits it reads that connection itself: a wake-up
@@ -15,17 +15,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import hiredis
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.connections import LEAST, Connection, ServerAddress
+from lockfast.stores.redis.commands import channel_of, deliver
+from lockfast.stores.redis.connections import LEAST, Connection, Spin
 from lockfast.stores.redis.errors import ServerError, explained
+from lockfast.stores.redis.redis_py import ServerAddress
 from lockfast.stores.redis.scripts import packed
-from lockfast.stores.redis.spin import SharingDetector
-from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
 
@@ -36,14 +37,16 @@ FOREVER = float("inf")
 
 
 class _Local(threading.local):
-    """A thread's part of a transport."""
+    """A thread's part of a channel."""
 
     connection: Connection | None = None
     wake_address: str = "."
     interrupt: WakeupPipe | None = None
 
 
-class BlockingTransport:
+class ThreadChannel:
+    """The way of all threads of one client to one server."""
+
     suspends = False
 
     def __init__(
@@ -55,12 +58,12 @@ class BlockingTransport:
         self._wake_addresses = map((wake_address + "t%d").__mod__, itertools.count(1))
         self._local = _Local()
         self._interrupt = WakeupPipe()
-        self._sharing = SharingDetector()
+        self._latest: Spin | None = None  # of the thread that sent the last command
+        self._pushed = partial(deliver, wakeups=self.wakeups)
         # Weakly: the connection of a thread that has ended is closed with it.
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self.interrupt = self._interrupt.interrupt
 
-    # ---- calls -------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------
 
     def send(self, command: bytes, budget: float) -> Any:
         connection = self._local.connection
@@ -72,28 +75,31 @@ class BlockingTransport:
         ):
             connection, budget = self._usable(connection, now, budget)
         connection.used = now
-        self._sharing.used_by(connection.spin)
+        if self._latest is not connection.spin:
+            self._latest = connection.spin
+            self._latest.back_off()
         try:
             return connection.ask(command, budget)
         except BaseException:
             self._discard(connection)
             raise
 
-    async def calls(self, commands: Sequence[bytes], budget: float) -> list[Any]:
-        """Send several commands in one write."""
+    def send_all(
+        self, commands: Sequence[bytes], budget: float, wait: tuple[int, int] | None = None
+    ) -> list[Any]:
         now = clock.now()
         connection, budget = self._usable(self._local.connection, now, budget)
         connection.used = now
         try:
-            return connection.ask_all(commands, budget)
+            return connection.ask_all(
+                commands if wait is None else [*commands, packed("WAIT", *wait)], budget
+            )
         except BaseException:
             self._discard(connection)
             raise
 
-    async def calls_replicated(
-        self, commands: Sequence[bytes], replicas: int, wait_ms: int, budget: float
-    ) -> list[Any]:
-        return await self.calls([*commands, packed("WAIT", replicas, wait_ms)], budget)
+    def join(self, *_: Any) -> Any:
+        raise AssertionError("threads share no script calls: they would wait for each other")
 
     def _usable(
         self, connection: Connection | None, now: float, budget: float
@@ -129,12 +135,8 @@ class BlockingTransport:
         """The address for this thread's wake-ups; '.' while it does not listen."""
         return self._local.wake_address
 
-    async def subscribe(self, since: float) -> bool:
+    def subscribe(self, since: float) -> bool:
         """Make this thread listen. True: its claim was sent without a wake address."""
-        return self.begin_to_listen()
-
-    def begin_to_listen(self) -> bool:
-        """Subscribe this thread's connection; False if it was subscribed before."""
         if self._local.wake_address != ".":
             return False
         try:
@@ -157,17 +159,14 @@ class BlockingTransport:
             time.sleep(RESUBSCRIBE_PAUSE)  # the waiter claims again, and subscribes again
         return True
 
-    def _pushed(self, push: Any) -> None:
-        deliver(push, self.wakeups)
+    def signal(self, listens: bool) -> ThreadListener:
+        """The signal with which this thread waits. Nothing ``listens`` for a plain lock."""
+        interrupt = self._local.interrupt
+        if interrupt is None:
+            interrupt = self._local.interrupt = WakeupPipe()
+        return ThreadListener(self, interrupt, listens)
 
-    def new_listener(self, listens: bool) -> ThreadListener:
-        """The signal with which this thread waits."""
-        local = self._local
-        if local.interrupt is None:
-            local.interrupt = WakeupPipe()
-        return ThreadListener(self, local.interrupt, listens)
-
-    def subscribed_connection(self) -> Connection | None:
+    def listening(self) -> Connection | None:
         """The connection on which this thread listens; None if it does not (any more)."""
         local = self._local
         connection = local.connection
@@ -176,7 +175,7 @@ class BlockingTransport:
         return None if local.wake_address == "." else connection
 
     def receive(self, connection: Connection) -> bool:
-        """Deliver the pushes for this thread. False: a wake-up may have been lost."""
+        """Deliver the wake-ups of this thread. False: some may have been lost."""
         try:
             connection.used = clock.now()
             connection.spin.back_off()
@@ -188,9 +187,12 @@ class BlockingTransport:
             return False
         return True
 
-    async def listen(self, timeout: float | None) -> None:
+    def listen(self, timeout: float | None) -> None:
         """Pause the keeper, which receives no wake-ups: each thread reads its own."""
         _ready(self._interrupt, timeout)
+
+    def interrupt(self) -> None:
+        self._interrupt.interrupt()
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -225,10 +227,10 @@ class ThreadListener:
     """The signal of a waiting thread: set by its own wake-up, which it reads itself, or by another
     thread (the keeper, or one that closes the client)."""
 
-    __slots__ = ("_inside", "_interrupt", "_listens", "_transport", "_woken")
+    __slots__ = ("_channel", "_inside", "_interrupt", "_listens", "_woken")
 
-    def __init__(self, transport: BlockingTransport, interrupt: WakeupPipe, listens: bool) -> None:
-        self._transport = transport
+    def __init__(self, channel: ThreadChannel, interrupt: WakeupPipe, listens: bool) -> None:
+        self._channel = channel
         self._interrupt = interrupt
         self._listens = listens
         self._woken = False
@@ -241,42 +243,39 @@ class ThreadListener:
 
     async def wait(self, timeout: float | None) -> bool:
         until = FOREVER if timeout is None else clock.now() + timeout
-        transport = self._transport
+        channel = self._channel
         while not self._woken:
             rest = until - clock.now()
             if rest <= 0:
                 return False
-            if not self._listens:
-                self._sleep(rest)
-                continue
-            connection = transport.subscribed_connection()
-            if connection is None or (
-                self._sleep(rest, connection.sock) and not transport.receive(connection)
-            ):
-                transport.begin_to_listen()
-                self._woken = True
+            connection = channel.listening() if self._listens else None
+            if connection is None and self._listens:
+                channel.subscribe(0.0)
+                break
+            # A wake-up that this thread reads sets the flag without an interrupt: it is awake.
+            self._inside = True
+            try:
+                readable = not self._woken and _ready(
+                    self._interrupt, None if rest == FOREVER else rest, connection
+                )
+            finally:
+                self._inside = False
+            if readable and connection is not None and not channel.receive(connection):
+                channel.subscribe(0.0)
+                break
         self._woken = False
         return True
 
-    def _sleep(self, rest: float, sock: Any = None) -> bool:
-        """Sleep until the socket is readable (True), `set` is called, or time is over. A wake-up
-        that is read then sets the flag without an interrupt: the thread is awake."""
-        self._inside = True
-        try:
-            return not self._woken and _ready(
-                self._interrupt, None if rest == FOREVER else rest, sock
-            )
-        finally:
-            self._inside = False
 
-
-def _ready(interrupt: WakeupPipe, timeout: float | None, sock: Any = None) -> bool:
-    """Wait for an interrupt or a readable socket; is the socket readable?"""
+def _ready(
+    interrupt: WakeupPipe, timeout: float | None, connection: Connection | None = None
+) -> bool:
+    """Wait for an interrupt or for a reply on the connection; is there one?"""
     interrupted, timeout = interrupt.ready(timeout)
     poller = select.poll()
     poller.register(interrupted, select.POLLIN)
-    if sock is not None:
-        poller.register(sock, select.POLLIN)
+    if connection is not None:
+        poller.register(connection.sock, select.POLLIN)
     readable = False
     for descriptor, _ in poller.poll(None if timeout is None else max(timeout, 0.0) * 1000.0):
         if descriptor == interrupted:

@@ -30,11 +30,11 @@ import hiredis
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redis.connections import Address, Connection
+from lockfast.stores.redis.commands import channel_of, deliver, key_of
+from lockfast.stores.redis.connections import Connection
 from lockfast.stores.redis.errors import Redirected, ServerError, explained
+from lockfast.stores.redis.redis_py import Address
 from lockfast.stores.redis.scripts import packed
-from lockfast.stores.redis.wakeup_messages import channel_of, deliver
 from lockfast.stores.redis_cluster.slots import SlotMap, slot_of
 from lockfast.stores.wakeup_pipe import WakeupPipe
 from lockfast.stores.wakeups import Wakeups
@@ -59,7 +59,7 @@ class Listener(Connection):
     def _read_pushes(self) -> None:
         while (answer := self.reader.gets()) is not False:
             if type(answer) is hiredis.PushNotification:
-                self._push(answer)
+                self.pushed(answer)
             else:
                 self.refused(answer)
 
@@ -84,7 +84,6 @@ class Listeners:
         self._listener_id = listener_id
         self._mutex = threading.Lock()
         self._interrupt = WakeupPipe()
-        self.interrupt = self._interrupt.interrupt
         self._sharded = True
         self._waiters: dict[str, set[str]] = {}  # name → ids of waiting claims
         self._idle: dict[str, float] = {}  # name → when its last waiter left, oldest first
@@ -134,9 +133,12 @@ class Listeners:
                 del self._waiters[name]
                 self._idle[name] = clock.now()
 
+    def interrupt(self) -> None:
+        self._interrupt.interrupt()
+
     # ---- for the keeper ----------------------------------------------------------------------
 
-    async def listen(self, timeout: float | None) -> None:
+    def listen(self, timeout: float | None) -> None:
         interrupted, timeout = self._interrupt.ready(timeout)
         timeout = self._update_subscriptions(timeout)
         poller = select.poll()

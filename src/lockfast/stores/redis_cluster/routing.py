@@ -16,26 +16,40 @@ the reply says why the request was repeated.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from lockfast import clock
 from lockfast.errors import BackendError
-from lockfast.stores.redis.errors import Redirected, Unreachable, Unsettled
-from lockfast.stores.redis_cluster.node import NodeBackend
-from lockfast.stores.redis_cluster.slots import SlotMap
-
-T = TypeVar("T")
-Verb = Callable[[NodeBackend, float], Awaitable[T]]
-# A node's backend, and its backend for slots that the node is importing (ASKING).
-Node = tuple[NodeBackend, NodeBackend]
+from lockfast.stores.redis import scripts
+from lockfast.stores.redis.commands import Call
+from lockfast.stores.redis.connections import Channel
+from lockfast.stores.redis.errors import (
+    Redirected,
+    ServerError,
+    Unreachable,
+    Unsettled,
+    explained,
+    is_elsewhere,
+)
+from lockfast.stores.redis.scripts import packed
+from lockfast.stores.redis.store import is_unknown_script
+from lockfast.stores.redis_cluster.slots import SlotMap, slot_at
+from lockfast.stores.steps import Steps
 
 MOST_HOPS, MOST_IMMEDIATE = 64, 3
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
+LEAST = 0.001
 # Seconds for one node to return the map; a caller whose own budget is used up still gets half of
 # it, so that the next caller does not run into the same silent node.
 REFRESH_BUDGET = 0.25
 MOST_ASKED = 4
+PASSES = 2  # attempts to send a batch by the map before its calls are routed one by one
+# Raise if the outcome is unknown, instead of asking again: a repeated release whose first reply was
+# lost would report "not held", and the caller could not tell why.
+ONCE = (scripts.RELEASE, scripts.SIMPLE_RELEASE)
+_ASKING = packed("ASKING")
+_SLOTS = packed("CLUSTER", "SLOTS")
 
 
 def with_reason(error: BackendError, reason: BackendError | None) -> BackendError:
@@ -46,81 +60,164 @@ def with_reason(error: BackendError, reason: BackendError | None) -> BackendErro
 
 
 class Router:
-    """Router of one API. ``open_node`` makes the backends of an endpoint; ``pause`` sleeps."""
+    """The channels of one API to all nodes. ``open_channel`` makes that to an endpoint; ``pause``
+    sleeps."""
 
     def __init__(
         self,
         slots: SlotMap,
-        open_node: Callable[[str], Node],
-        pause: Callable[[float], Awaitable[None]],
+        open_channel: Callable[[str], Channel],
+        pause: Callable[[float], Any],
         where: str,
     ) -> None:
         self.slots = slots
-        self.nodes: dict[str, Node] = {}
-        self._open_node = open_node
+        self.channels: dict[str, Channel] = {}
+        self._open_channel = open_channel
         self._pause = pause
         self._where = where
         self._refresh_error: BackendError | None = None  # of the last refresh, if it failed
 
-    def node(self, endpoint: str) -> Node:
-        node = self.nodes.get(endpoint)
-        if node is None:
-            node = self.nodes[endpoint] = self._open_node(endpoint)
-        return node
+    def channel(self, endpoint: str) -> Channel:
+        channel = self.channels.get(endpoint)
+        if channel is None:
+            channel = self.channels[endpoint] = self._open_channel(endpoint)
+        return channel
 
-    async def ask(
-        self,
-        slot: int,
-        verb: Verb[T],
-        budget: float,
-        *,
-        once: bool = False,
-        reason: BackendError | None = None,
-    ) -> T:
-        """Run ``verb`` at the node that serves ``slot``. ``reason``: why the caller's own attempt
-        failed.
+    def rest(self, until: float) -> float:
+        return max(until - clock.now(), LEAST)
 
-        ``once``: raise if the outcome is unknown, instead of asking again. A repeated release whose
-        first reply was lost would report "not held", and the caller could not tell why.
-        """
+    def until(self, budget: float) -> float:
+        return clock.now() + budget
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    def run(self, call: Call, budget: float, reason: BackendError | None = None) -> Steps[Any]:
+        """Make a call at the node that serves its key. ``reason``: why an attempt failed before."""
         until = clock.now() + budget
         pause = SHORTEST_PAUSE
-        endpoint, temporary = self.slots.owners[slot], False
+        slot = slot_at(call.key)
+        endpoint, asking = self.slots.owners[slot], False
         failure: BackendError
         for hop in range(MOST_HOPS):
             began = clock.now()
             if not endpoint:
-                endpoint = await self.owner(slot, until)
+                endpoint = yield from self.owner(slot, until)
             try:
-                rest = max(min(until - began, self.slots.patience(endpoint)), 0.001)
-                answer = await verb(self.node(endpoint)[temporary], rest)
+                rest = max(min(until - began, self.slots.patience(endpoint)), LEAST)
+                reply = yield from self._ask(endpoint, asking, call, rest)
                 self.slots.mark_answered(endpoint)
-                return answer
+                return reply
             except Redirected as error:
-                endpoint, temporary = self.follow(error, endpoint), error.temporary
+                endpoint, asking = self.follow(error, endpoint), error.temporary
                 if hop >= MOST_IMMEDIATE:  # the nodes redirect to each other
-                    pause = await self._back_off(pause, until, error)
-                if not temporary:
-                    await self.refresh_slots(until)
+                    pause = yield from self._back_off(pause, until, error)
+                if not asking:
+                    yield from self.refresh_slots(until)
                 failure = reason = error
             except Unsettled as error:
-                pause = await self._back_off(pause, until, error)
-                await self.refresh_slots(until, avoid=endpoint)
-                endpoint, temporary = self.slots.owners[slot], False
+                pause = yield from self._back_off(pause, until, error)
+                yield from self.refresh_slots(until, avoid=endpoint)
+                endpoint, asking = self.slots.owners[slot], False
                 failure = reason = error
             except Unreachable as error:
                 failure = with_reason(error, reason)
-                timed_out = await self.mark_unreachable(endpoint, began, until)
-                if once:
+                timed_out = yield from self._mark_unreachable(endpoint, began, until)
+                same = self.slots.owners[slot] in (endpoint, "")
+                over = not timed_out or clock.now() >= until
+                if call.script in ONCE or (same and over):
                     raise failure from error
-                if self.slots.owners[slot] in (endpoint, "") and not (
-                    timed_out and clock.now() < until
-                ):
-                    raise failure from error
-                endpoint, temporary = self.slots.owners[slot], False
+                endpoint, asking = self.slots.owners[slot], False
             if clock.now() >= until:
                 break
         raise self._no_answer(failure)
+
+    def _ask(self, endpoint: str, asking: bool, call: Call, budget: float) -> Steps[Any]:
+        """Make a call at one node; ``asking``: for a slot that the node imports."""
+        channel = self.channel(endpoint)
+        reply = yield from _sent(channel, call.packed(), budget, asking)
+        if is_unknown_script(reply):
+            reply = yield from _sent(channel, call.with_source(), budget, asking)
+        if isinstance(reply, ServerError):
+            raise self._refused(reply, call, endpoint)
+        return reply
+
+    def _refused(self, error: ServerError, call: Call, endpoint: str) -> BackendError:
+        if is_elsewhere(error):
+            self.channel(endpoint).distrust("has a master elsewhere")
+        source = call.script.source if call.script else ""
+        return explained(error, f"redis at {endpoint}", call.key, source)
+
+    def run_all(self, calls: Sequence[Call], budget: float) -> Steps[list[Any]]:
+        """Make the calls in one write per node, and at the new owner of a slot that moved
+        meanwhile. The reply to a call that failed is its error."""
+        until = clock.now() + budget
+        replies: list[Any] = [None] * len(calls)
+        slots = [slot_at(call.key) for call in calls]
+        unsettled: Sequence[int] = range(len(calls))
+        for _ in range(PASSES):
+            endpoints: dict[str, list[int]] = {}
+            for number in unsettled:
+                endpoint = yield from self.owner(slots[number], until)
+                endpoints.setdefault(endpoint, []).append(number)
+            now = clock.now()
+            again = []
+            # Nodes that timed out come last.
+            for endpoint in sorted(endpoints, key=lambda one: self.slots.is_silent(one, now)):
+                numbers = endpoints[endpoint]
+                yield from self._ask_all(endpoint, numbers, calls, until, replies)
+                again += [
+                    number
+                    for number in numbers
+                    if isinstance(replies[number], BackendError)
+                    and not (
+                        calls[number].script in ONCE and isinstance(replies[number], Unreachable)
+                    )
+                    and self.slots.owners[slots[number]] not in (endpoint, "")
+                ]
+            unsettled = again
+        for number, reply in enumerate(replies):
+            if isinstance(reply, Redirected | Unsettled):
+                try:
+                    replies[number] = yield from self.run(calls[number], self.rest(until), reply)
+                except BackendError as error:
+                    replies[number] = error
+        return replies
+
+    def _ask_all(
+        self,
+        endpoint: str,
+        numbers: Sequence[int],
+        calls: Sequence[Call],
+        until: float,
+        replies: list[Any],
+    ) -> Steps[None]:
+        began = clock.now()
+        error: BackendError
+        if self.slots.is_silent(endpoint, began):
+            error = Unreachable(f"redis at {endpoint} did not answer just now")
+            yield from self.refresh_slots(until, avoid=endpoint)
+        else:
+            try:
+                rest = max(min(until - began, self.slots.patience(endpoint)), LEAST)
+                commands, channel = [calls[n].packed() for n in numbers], self.channel(endpoint)
+                got = yield channel.send_all, commands, rest
+                self.slots.mark_answered(endpoint)
+                for number, reply in zip(numbers, got, strict=True):
+                    call = calls[number]
+                    if is_unknown_script(reply):
+                        reply = yield channel.send, call.with_source(), rest
+                    if isinstance(reply, ServerError):
+                        reply = self._refused(reply, call, endpoint)
+                    if isinstance(reply, Redirected):
+                        self.follow(reply, endpoint)
+                    replies[number] = reply
+                return
+            except BackendError as caught:
+                error = caught
+                if isinstance(error, Unreachable):
+                    yield from self._mark_unreachable(endpoint, began, until)
+        for number in numbers:
+            replies[number] = error
 
     def _no_answer(self, error: BackendError) -> BackendError:
         """A transient error: callers cannot follow a redirection, but may ask again later."""
@@ -133,36 +230,36 @@ class Router:
             self.slots.moved(error.slot, endpoint)
         return endpoint
 
-    async def mark_unreachable(self, endpoint: str, began: float, until: float) -> bool:
+    def _mark_unreachable(self, endpoint: str, began: float, until: float) -> Steps[bool]:
         """Record that a node failed to answer and refresh the map; True if it timed out."""
         now = clock.now()
         timed_out = self.slots.mark_silent(endpoint, now, now - began)
-        await self.refresh_slots(until, avoid=endpoint)
+        yield from self.refresh_slots(until, avoid=endpoint)
         return timed_out
 
-    async def _back_off(self, pause: float, until: float, error: BackendError) -> float:
+    def _back_off(self, pause: float, until: float, error: BackendError) -> Steps[float]:
         """Sleep with jitter and return the next pause; raise if no time would be left after it."""
         if clock.now() + pause >= until:
             raise self._no_answer(error) if isinstance(error, Redirected) else error
-        await self._pause(random.uniform(pause / 2, pause))
+        yield self._pause, random.uniform(pause / 2, pause)
         return min(pause * 2, LONGEST_PAUSE)
 
     # ---- the slot map ------------------------------------------------------------------------
 
-    async def owner(self, slot: int, until: float) -> str:
+    def owner(self, slot: int, until: float) -> Steps[str]:
         """Return the endpoint that serves a slot; ask the nodes if the map does not know it."""
         pause = SHORTEST_PAUSE
         while not (endpoint := self.slots.owners[slot]):
-            await self.refresh_slots(until)
+            yield from self.refresh_slots(until)
             if self._refresh_error is not None and not self._refresh_error.transient:
                 raise self._refresh_error
             if not (endpoint := self.slots.owners[slot]):
                 error = self._refresh_error
                 error = error or Unsettled(f"{self._where}: no node serves slot {slot} just now")
-                pause = await self._back_off(pause, until, error)
+                pause = yield from self._back_off(pause, until, error)
         return endpoint
 
-    async def refresh_slots(self, until: float, avoid: str = "") -> None:
+    def refresh_slots(self, until: float, avoid: str = "") -> Steps[None]:
         """Ask node after node for the map, unless another caller does so or just did."""
         now = clock.now()
         if not self.slots.begin_refresh(now):
@@ -172,7 +269,10 @@ class Router:
                 began = clock.now()
                 rest = max(until - began, REFRESH_BUDGET / 2)
                 try:
-                    reply = await self.node(endpoint)[0].slots(min(rest, REFRESH_BUDGET))
+                    limit = min(rest, REFRESH_BUDGET)
+                    reply = yield self.channel(endpoint).send, _SLOTS, limit
+                    if isinstance(reply, ServerError):
+                        raise explained(reply, f"redis at {endpoint}")
                 except BackendError as error:
                     self._refresh_error = error
                     now = clock.now()
@@ -184,3 +284,10 @@ class Router:
                 self._refresh_error = Unsettled(f"redis at {endpoint} reports no slots")
         finally:
             self.slots.end_refresh(clock.now())
+
+
+def _sent(channel: Channel, command: bytes, budget: float, asking: bool) -> Steps[Any]:
+    if not asking:
+        return (yield channel.send, command, budget)
+    refused, reply = yield channel.send_all, [_ASKING, command], budget
+    return refused if isinstance(refused, ServerError) else reply

@@ -17,8 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redis.replies import MALFORMED
+from lockfast.stores.redis.commands import MALFORMED, key_of
 
 SLOTS = 16384
 # A map younger than this many seconds is not refreshed: the nodes know nothing newer.
@@ -38,8 +37,13 @@ def slot_of_key(key: bytes) -> int:
 
 
 @functools.lru_cache(maxsize=8192)
+def slot_at(key: str) -> int:
+    return slot_of_key(key.encode())
+
+
+@functools.lru_cache(maxsize=8192)
 def slot_of(name: str) -> int:
-    return slot_of_key(key_of(name).encode())
+    return slot_at(key_of(name))
 
 
 def endpoint_of(host: str, port: int) -> str:

@@ -1,179 +1,158 @@
-"""The opened store: connecting to a cluster by URL or through a client of redis-py.
+"""The verbs on a Redis Cluster: those of a single server, with their calls routed to the node that
+serves the name. A batch goes to the nodes of its names, one call per name, in one write each.
 
-Each node is a `RedisStore`, which warns of eviction and handles forks like any other.
+A name is as safe as on a single server: all its keys are in one slot, and one master serves a slot.
+A batch is not atomic across names: if a node is unavailable the batch is done in part, and each
+claim has its own result.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
-import secrets
-import time
-import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from lockfast import clock, forks
-from lockfast.core.ports import Signal
-from lockfast.errors import ConfigurationError, Unsupported
-from lockfast.stores.health_checks import HealthCheck
-from lockfast.stores.redis.backend import Transport
-from lockfast.stores.redis.store import RedisStore
-from lockfast.stores.redis_cluster.backend import ClusterBackend
+from lockfast.core.ports import Answer, Reply, Store, Wake
+from lockfast.errors import BackendError
+from lockfast.model import Claim, Granted
+from lockfast.stores.redis import scripts
+from lockfast.stores.redis.commands import Call, claim_call, name_call, names_call, release_call
+from lockfast.stores.redis.store import MOST_SHOWN, RedisStore, known
 from lockfast.stores.redis_cluster.listeners import Listeners
-from lockfast.stores.redis_cluster.node import AskingTransport, NodeBackend
-from lockfast.stores.redis_cluster.routing import Node, Router
-from lockfast.stores.redis_cluster.slots import Remap, SlotMap, endpoint_of, host_and_port
-
-import redis  # isort: skip  (after `store`, which explains a missing redis-py)
-
-from lockfast.stores.redis.connections import Address, parameters_of  # isort: skip
-
-MOST_SHOWN = 3
-LEAST_TO_CONNECT = 0.5
-NOT_READ = (
-    "redis+cluster://user:password@host:port,host:port is one, with rediss+cluster:// for TLS; a "
-    "cluster has no databases, and / ? # @ in a password are written as %2F %3F %23 %40"
-)
-_URL = re.compile(
-    r"redis(?P<tls>s?)\+cluster://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[^@/?#]+)/?0?(?P<rest>\?[^#]*)?"
-)
-_HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:,]+)(?::(?P<port>\d{1,5}))?")
+from lockfast.stores.redis_cluster.routing import Router
+from lockfast.stores.redis_cluster.slots import slot_of
+from lockfast.stores.steps import Steps
 
 
-class ClusterStore:
-    """One client's view of a cluster. ``options`` are redis-py's, for each node."""
+class ClusterStore(RedisStore):
+    """One cluster for one API. A store that does not suspend reads the listeners, as keeper."""
 
-    def __init__(
-        self,
-        kind: type,
-        options: dict[str, Any],
-        endpoints: Sequence[str],
-        remap: Remap | None = None,
-    ) -> None:
-        self._kind = kind
-        self._options = options
-        self._stores: dict[str, RedisStore] = {}
-        for endpoint in endpoints:
-            self._address(endpoint).check()
-        more = ", …" if len(endpoints) > MOST_SHOWN else ""
-        self.url = f"redis cluster at {', '.join(endpoints[:MOST_SHOWN])}{more}"
-        self._slots = SlotMap(endpoints, remap)
-        self._listeners: weakref.WeakSet[Listeners] = weakref.WeakSet()
-        forks.register(self)
+    per_name = True
 
-    def blocking(self, signal: Callable[[], Signal]) -> ClusterBackend:
-        def transport(endpoint: str) -> Transport:
-            return self._store(endpoint).blocking_transport()
+    def __init__(self, router: Router, listeners: Listeners, where: str, *, suspends: bool) -> None:
+        self.suspends = suspends
+        self._router = router
+        self._where = where
+        self.listeners = listeners
 
-        return self._backend(transport, _pause, listens=True)
+    def share_listener_of(self, keeper_store: Store) -> None:
+        """Receive wake-ups through the keeper's listeners. The keeper of tasks is a thread."""
+        assert isinstance(keeper_store, ClusterStore)
+        self.listeners = keeper_store.listeners
 
-    def tasks(self, signal: Callable[[], Signal]) -> ClusterBackend:
-        def transport(endpoint: str) -> Transport:
-            return self._store(endpoint).task_transport()
+    def wake_address_of(self, name: str) -> str:
+        return self.listeners.wake_address_of(name)
 
-        return self._backend(transport, asyncio.sleep, listens=False)
+    # ---- claim and release -------------------------------------------------------------------
 
-    def count_replicas(self, replicas: object) -> None:
-        raise Unsupported(
-            f"{self.url}: replicas={replicas!r} is for one master and its replicas, redis:// or "
-            "redis+sentinel://; in a cluster a claim is granted as soon as its master has it"
-        )
+    def claim(self, claims: Sequence[Claim], budget: float) -> Reply[list[Answer]]:
+        return self._perform(self._claim(claims, budget))
 
-    def _backend(
-        self,
-        open_transport: Callable[[str], Transport],
-        pause: Callable[[float], Awaitable[None]],
-        *,
-        listens: bool,
-    ) -> ClusterBackend:
-        def open_node(endpoint: str) -> Node:
-            where, wake_address_of = f"redis at {endpoint}", backend.listeners.wake_address_of
-            plain = open_transport(endpoint)
-            asking = AskingTransport(plain)
-            return (
-                NodeBackend(plain, where, wake_address_of),
-                NodeBackend(asking, where, wake_address_of),
-            )
+    def _claim(
+        self, claims: Sequence[Claim], budget: float, reply: Any = None
+    ) -> Steps[list[Answer]]:
+        """Claim all at once, in one write per node: mostly all names are free. If one is not, the
+        claims after it are withdrawn before the caller waits for it: a caller that holds later
+        names while it waits for an earlier one could deadlock."""
+        if len(claims) == 1:
+            return (yield from super()._claim(claims, budget, reply))
+        until = self._router.until(budget)
+        calls = [claim_call([claim], self.wake_address_of(claim.name)) for claim in claims]
+        answers: list[Answer] = []
+        replies = yield from self._run_all(calls, budget)
+        for number, claim in enumerate(claims):
+            answer = self._claimed(_answered(replies[number]), claim)
+            answers.append(answer)
+            if not isinstance(answer, Granted):
+                leaving = [
+                    name_call(scripts.LEAVE, later.name, later.id, MOST_SHOWN)
+                    for later in claims[number + 1 :]
+                ]
+                for left in (yield from self._run_all(leaving, self._router.rest(until))):
+                    _answered(left)
+                break
+        return answers
 
-        listeners = Listeners(self._slots, self._address, secrets.token_hex(8))
-        self._listeners.add(listeners)
-        router = Router(self._slots, open_node, pause, self.url)
-        backend = ClusterBackend(router, listeners, clock.now, listens=listens)
-        return backend
+    def release(self, claims: Sequence[Claim], budget: float) -> Reply[list[bool]]:
+        return self._perform(self._release(claims, budget))
 
-    def _store(self, endpoint: str) -> RedisStore:
-        store = self._stores.get(endpoint)
-        if store is None:  # two threads may both make one, and either will do
-            store = self._stores[endpoint] = RedisStore(self._address(endpoint))
-        return store
+    def _release(
+        self, claims: Sequence[Claim], budget: float, reply: Any = None
+    ) -> Steps[list[bool]]:
+        if len(claims) == 1:
+            return (yield from super()._release(claims, budget, reply))
+        replies = yield from self._run_all([release_call([claim]) for claim in claims], budget)
+        return [self._yes(_answered(one)) for one in replies]
 
-    def _address(self, endpoint: str) -> Address:
-        host, port = host_and_port(endpoint)
-        address = Address(self._kind, {**self._options, "host": host, "port": port})
-        # A node is connected to when one of its names is first requested, and that request may have
-        # little time left. So a task keeps connecting while the callers that need it ask again.
-        address.least = LEAST_TO_CONNECT
-        return address
+    # ---- wake-ups ----------------------------------------------------------------------------
 
-    def health_checks(self) -> Iterator[HealthCheck]:
-        """Check the masters for settings that endanger locks."""
-        from lockfast.stores.redis_cluster.health import health_checks  # only the doctor needs it
+    def watch(self, claim: Claim, wake: Wake, since: float) -> Reply[bool]:
+        self.listeners.wakeups.watch(claim.id, wake)
+        missed = not claim.layout and self.listeners.add_waiter(claim.name, claim.id, since)
+        return self._perform(known(missed))
 
-        return health_checks(self._address, self._slots.masters)
+    def unwatch(self, claim: Claim) -> None:
+        self.listeners.wakeups.unwatch(claim.id)
+        self.listeners.remove_waiter(claim.name, claim.id)
 
-    def before_fork(self) -> None:
-        """Do nothing: the child discards its copies of connections and state."""
+    def signal(self, claim: Claim) -> None:
+        """None: the runtime's."""
 
-    def after_fork_in_parent(self) -> None:
-        """Do nothing: the parent keeps its connections."""
+    def listen(self, timeout: float | None) -> None:
+        if self.listeners.needs_slot_map:
+            self.listeners.needs_slot_map = False
+            self._perform(self._router.refresh_slots(self._router.until(0.0)))
+        self.listeners.listen(timeout)
 
-    def after_fork_in_child(self) -> None:
-        self._slots.after_fork_in_child()
-        for listeners in list(self._listeners):
-            listeners.after_fork_in_child()
+    def interrupt(self) -> None:
+        self.listeners.interrupt()
+
+    def close(self) -> None:
+        if not self.suspends:
+            self.listeners.close()
+        for channel in list(self._router.channels.values()):
+            channel.close()
+
+    # ---- for operators -----------------------------------------------------------------------
+
+    def names(self, prefix: str, budget: float) -> Reply[list[str]]:
+        return self._perform(self._all_names(prefix, budget))
+
+    def _all_names(self, prefix: str, budget: float) -> Steps[list[str]]:
+        """List the names of all masters in sequence; a name in a moving slot may be missed."""
+        yield from self._router.owner(slot_of(prefix), self._router.until(budget))
+        found: set[str] = set()
+        for endpoint in self._router.slots.masters:
+            channel = self._router.channel(endpoint)
+            found.update((yield from self._names(channel, prefix, budget)))
+        return sorted(found)
+
+    def _in_use(self, names: Sequence[str], budget: float) -> Steps[list[str]]:
+        found = []
+        calls = [names_call([name]) for name in names]
+        replies = yield from self._run_all(calls, budget)
+        for name, call, reply in zip(names, calls, replies, strict=True):
+            if isinstance(reply, BackendError):
+                reply = yield from self._run(call, budget)
+            with self._parsing(reply):
+                if reply[0]:
+                    found.append(name)
+        return found
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def _run(self, call: Call, budget: float, reply: Any = None) -> Steps[Any]:
+        return self._router.run(call, budget)
+
+    def _run_all(self, calls: Sequence[Call], budget: float) -> Steps[list[Any]]:
+        return self._router.run_all(calls, budget)
+
+    def _distrust(self, why: str) -> None:
+        for channel in list(self._router.channels.values()):
+            channel.distrust(why)
 
 
-async def _pause(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def open_cluster(url: str) -> ClusterStore:
-    """Open ``redis+cluster://host:port,host:port`` or ``rediss+cluster://``, with the options of
-    ``redis://``. One node that answers is enough to find all others."""
-    parts = _URL.fullmatch(url)
-    hosts = [_HOST.fullmatch(host) for host in parts["hosts"].split(",")] if parts else [None]
-    if parts is None or None in hosts:
-        raise ConfigurationError(f"not a URL of a Redis Cluster: {NOT_READ}")
-    endpoints = []
-    for host in hosts:
-        assert host is not None
-        endpoints.append(endpoint_of(host["host"].strip("[]"), int(host["port"] or 6379)))
-    secret = f"{parts['user']}@" if parts["user"] else ""
-    single = f"redis{parts['tls']}://{secret}localhost{parts['rest'] or ''}"
-    try:
-        pool = redis.ConnectionPool.from_url(single)
-    except (ValueError, TypeError) as error:
-        # redis-py's messages on an option name only the option. Any other may quote a password.
-        why = str(error)
-        pool, hint = None, why if why.startswith("Invalid value for ") else NOT_READ
-    if pool is None:
-        raise ConfigurationError(f"not a URL of a Redis Cluster: {hint}")
-    options = dict(pool.connection_kwargs)
-    if options.pop("db", 0):
-        raise ConfigurationError("a Redis Cluster has no databases: leave the option db out")
-    return ClusterStore(pool.connection_class, options, endpoints)
-
-
-def open_cluster_client(client: Any) -> ClusterStore:
-    """Open the cluster of an existing redis-py client, on our own connections: with the client's
-    addresses, credentials and TLS, without its pools, retries and decoding."""
-    manager = client.nodes_manager
-    options = dict(manager.connection_kwargs)
-    secured = options.get("ssl") or options.get("connection_class") is redis.asyncio.SSLConnection
-    secured = secured or options.get("connection_class") is redis.SSLConnection
-    kind = redis.SSLConnection if secured else redis.Connection
-    known = parameters_of(kind) - {"redis_connect_func", "db"}
-    endpoints = [endpoint_of(node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    options = {key: value for key, value in options.items() if key in known and value is not None}
-    return ClusterStore(kind, options, endpoints, getattr(manager, "address_remap", None))
+def _answered(reply: Any) -> Any:
+    """The reply to a call of a batch; raise the error of one that failed."""
+    if isinstance(reply, BackendError):
+        raise reply
+    return reply
