@@ -1,30 +1,30 @@
-"""Redlock in the simulator: the production core, keeper, backend and Lua on N simulated Redis
+"""Redlock in the simulator: the production core, keeper, store and Lua on N simulated Redis
 servers, each behind its own network, which restart, lose their data, and hang.
 
-`SimVoters` replaces the production transports and has their duties: it sends unanswered calls
-again, and merges the wake-ups of several nodes.
+`SimNodes` replaces the two production ways of sending: it sends unanswered calls again, and merges
+the wake-ups of several nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lab.simulation.network import Weather
 from lab.simulation.redis import RedisServer
 from lab.simulation.world import Node, SimSignal, World
-from lockfast.errors import BackendError
-from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redis.errors import ServerError
-from lockfast.stores.redis.wakeup_messages import channel_of
-from lockfast.stores.redlock.backend import QuorumBackend
-from lockfast.stores.redlock.commands import Call
-from lockfast.stores.redlock.nodes import GRACE, HANG_TIMEOUT, MergedWakeups, NodeWakeups
-from lockfast.stores.redlock.votes import Enough, Reply
-from lockfast.stores.redlock.voting import Ballots, Calls
-from lockfast.stores.wakeups import Wakeups
+from lockfast.stores.redis.commands import Call, channel_of, key_of
+from lockfast.stores.redlock.nodes import (
+    GRACE,
+    HANG_TIMEOUT,
+    Ask,
+    Nodes,
+    NodeWakeups,
+)
+from lockfast.stores.redlock.store import QuorumStore
+from lockfast.stores.redlock.votes import NodeReply, lacks_script
+from lockfast.stores.redlock.voting import Ballots
 
-NOT_ASKED = BackendError("not asked")
 MOST_AGAIN = 12
 
 
@@ -51,101 +51,77 @@ class QuorumNode(RedisServer):
                         seen.append(Row(claim_id.decode(), fence))
         return seen
 
-    def run(self, call: Call | bytes) -> Any:
-        if not isinstance(call, Call):
-            return self.execute(call)
-        answer = self.execute(call.packed(True))
-        if isinstance(answer, ServerError) and str(answer).startswith("NOSCRIPT"):
-            answer = self.execute(call.packed(False))
+    def run(self, call: Call) -> Any:
+        answer = self.execute(call.packed())
+        if lacks_script(answer):
+            answer = self.execute(call.with_source())
         return answer
 
 
 class QuorumListener:
     """A client's listener at one node."""
 
-    def __init__(self, voters: SimVoters, number: int) -> None:
-        self.node = voters.node
-        self.wakeups = NodeWakeups(voters.merged, number, voters.node.now, voters.wakeup_received)
-        self._voters = voters
+    def __init__(self, nodes: SimNodes, number: int) -> None:
+        self.node = nodes.node
+        self.wakeups = NodeWakeups(nodes, number)
+        self._nodes = nodes
         self._number = number
 
     def listener_lost(self) -> None:
-        self._voters.listener_lost(self._number)
+        self._nodes.listener_lost(self._number)
 
 
-class SimVoters:
+class SimNodes(Nodes):
     """One client's simulated connections to all nodes."""
 
     suspends = True
 
     def __init__(self, node: Node, servers: Sequence[QuorumNode]) -> None:
+        wheres = [f"node {number}" for number in range(len(servers))]
+        super().__init__(wheres, f"{node.name}{node.world.dice.random()}")
         self.node = node
-        self.size = len(servers)
-        self.wheres = [f"node {number}" for number in range(self.size)]
-        self.wake_addresses = ["."] * self.size
-        self.wakeups = Wakeups()
-        self.merged = MergedWakeups(self.wakeups, self.size)
-        self.now = node.now
-        self._wake_address = f"{node.name}{node.world.dice.random()}"
         self._servers = servers
         self._signal = SimSignal(node)
-        self._listening = False
-        self.interrupt = self._signal.set
 
-    def ask(
-        self, calls: Calls, enough: Enough, budget: float, resend: bool = False
-    ) -> Awaitable[list[Reply]]:
-        return self._ask(calls, enough, budget, resend)
+    def now(self) -> float:
+        return self.node.now()
 
-    async def _ask(self, calls: Calls, enough: Enough, budget: float, resend: bool) -> list[Reply]:
-        signal, until = SimSignal(self.node), self.node.now() + budget
-        replies: list[Reply] = [NOT_ASKED] * self.size
+    async def ask(self, ask: Ask) -> list[NodeReply]:
+        signal, until = SimSignal(self.node), self.now() + ask.budget
+        ask.waiter = signal
+        self.post(ask)
+        while not ask.is_answered() and self.now() < until:
+            await signal.wait(until - self.now())
+        ask.waiter = None
+        assert not ask.count.malformed, "the simulated Redis sent a malformed reply"
+        return list(ask.replies)
 
-        def replied(number: int, answer: Any) -> None:
-            if replies[number] is None:
-                replies[number] = answer
-                signal.set()
+    def post(self, ask: Ask) -> None:
+        for number in ask.called:
+            self._send(number, ask, MOST_AGAIN)
 
-        for number, call in enumerate(calls):
-            if call is not None:
-                replies[number] = None
-                self._send(number, call, replied, resend, MOST_AGAIN)
-        while not enough(replies) and None in replies and self.node.now() < until:
-            await signal.wait(until - self.node.now())
-        return list(replies)
-
-    def send(self, calls: Calls) -> None:
-        for number, call in enumerate(calls):
-            if call is not None:
-                self._send(number, call, lambda *_: None, True, MOST_AGAIN)
-
-    def _send(
-        self,
-        number: int,
-        call: Call | bytes,
-        replied: Callable[[int, Any], None],
-        resend: bool,
-        times: int,
-    ) -> None:
-        server, node = self._servers[number], self.node
+    def _send(self, number: int, ask: Ask, times: int) -> None:
+        server, node, call = self._servers[number], self.node, ask.calls[number]
         answered: list[bool] = []
 
         def back(answer: Any) -> None:
             answered.append(True)
-            if not node.dead:
-                replied(number, answer)
+            if not node.dead and ask.replies[number] is None:
+                ask.received(number, answer)
+                if ask.waiter is not None:
+                    ask.waiter.set()
 
         def arrived() -> None:
-            if server.up:
+            if server.up and call is not None:
                 server.travel(node, back, server.run(call))
 
         def again() -> None:
             if not answered and not node.dead:
-                self._send(number, call, replied, resend, times - 1)
+                self._send(number, ask, times - 1)
 
         if not node.dead:
             server.travel(node, arrived)
-            if resend and times:
+            if ask.resend and times:
                 node.world.after(HANG_TIMEOUT, again)
 
     # ---- wake-ups ----------------------------------------------------------------------------
@@ -165,22 +141,22 @@ class SimVoters:
                     if server.up and not self.node.dead:
                         listener: Any = QuorumListener(self, number)
                         server.subscribe(channel_of(self._wake_address), listener)
-                        self.wake_addresses[number] = self._wake_address
+                        self.listener_opened(number)
                         self.wakeups.wake_all()
 
                 server.travel(self.node, subscribe)
 
-    def listener_lost(self, number: int) -> None:
-        self.wake_addresses[number] = "."
+    def listener_lost(self, node: int) -> None:
+        super().listener_lost(node)
         self.wakeups.wake_all()
-        self._signal.set()
+        self.interrupt()
 
     def wakeup_received(self) -> None:
         self.node.world.after(2 * GRACE, self._flush)
 
     def _flush(self) -> None:
         if not self.node.dead:
-            self.merged.flush(self.node.now())
+            self.merged.flush(self.now())
 
     async def listen(self, timeout: float | None) -> None:
         if self._listening and "." in self.wake_addresses and self.wakeups:
@@ -188,8 +164,8 @@ class SimVoters:
             timeout = min(1.0 if timeout is None else timeout, 1.0)
         await self._signal.wait(timeout)
 
-    def distrust(self, node: int) -> None:
-        raise AssertionError("the simulated Redis sent a malformed reply")
+    def interrupt(self) -> None:
+        self._signal.set()
 
     def close(self) -> None:
         """Do nothing: there are no sockets."""
@@ -205,5 +181,5 @@ def quorum_of(world: World, size: int, drift: float, weather: Weather) -> list[Q
     return servers
 
 
-def quorum_backend(node: Node, servers: Sequence[QuorumNode], longest: float) -> QuorumBackend:
-    return QuorumBackend(SimVoters(node, servers), Ballots(f"nonce {node.name}"), longest)
+def quorum_store(node: Node, servers: Sequence[QuorumNode], longest: float) -> QuorumStore:
+    return QuorumStore(SimNodes(node, servers), Ballots(f"nonce {node.name}"), longest)

@@ -25,7 +25,8 @@ import hiredis
 
 from lab.miniredis import MiniRedis
 from lockfast.model import ALL_SLOTS, Claim
-from lockfast.stores.redlock.commands import MARK, Call, release_call, settle_call, vote_call
+from lockfast.stores.redis.commands import Call
+from lockfast.stores.redlock.nodes import MARK, release_call, settle_call, vote_call
 from lockfast.stores.redlock.votes import Poll, Tally
 
 NODES, MAJORITY = 3, 2
@@ -213,7 +214,7 @@ class Model:
     def _step(self, state: State, message: Message) -> tuple[Any, Any]:
         claim = [self._claims[message.claimer]]
         if message.phase == "vote":
-            call = vote_call(claim, message.claimer + 1, 0, ".", create=True, stop=True)
+            call = vote_call(claim, message.claimer + 1, 0, ".", create=True)
         elif message.phase == "settle":
             call = settle_call(claim, [state.claimers[message.claimer].fence])
         else:
@@ -224,7 +225,7 @@ class Model:
 
     def _call(self, node: int, call: Call) -> Any:
         reader = hiredis.Reader()
-        reader.feed(call.packed(False))
+        reader.feed(call.with_source())
         return self._redis[node].call(*reader.gets())
 
     def _kept(self, node: int) -> Any:

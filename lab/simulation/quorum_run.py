@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass, field
 
 from lab.simulation.network import Weather
-from lab.simulation.quorum import QuorumNode, quorum_backend, quorum_of
+from lab.simulation.quorum import QuorumNode, quorum_of, quorum_store
 from lab.simulation.world import Cancelled, Node, SimRuntime, Task, World
 from lockfast.core.ledger import Held
 from lockfast.core.locks import Core
@@ -44,6 +44,9 @@ class QuorumReport:
 
 
 class QuorumScenario:
+    renewing = 0.8  # the part of the holds that are renewed
+    longest_rest = 1.5  # leases for which a hold is kept
+
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
         self.dice = dice = world.dice
@@ -71,9 +74,9 @@ class QuorumScenario:
     def add_client(self, name: str) -> None:
         dice = self.dice
         node = Node(self.world, name, 1 + dice.uniform(-DRIFT, DRIFT), dice.uniform(0, 1e6))
-        backend = quorum_backend(node, self.servers, LONGEST)
+        store = quorum_store(node, self.servers, LONGEST)
         runtime, secret = SimRuntime(node), f"{name}{len(self.clients)}"
-        core = Core(runtime, backend, lambda: secret, runtime, backend)
+        core = Core(runtime, store, lambda: secret, runtime, store)
         self.clients.append((node, core))
         for _ in range(dice.choice((1, 2))):
             self.workers.append(self.world.start(node, self.work(core)))
@@ -98,7 +101,7 @@ class QuorumScenario:
         if self.kind == "readwrite":
             take = dice.choice((1, 1, ALL_SLOTS))
         slots = ALL_SLOTS if self.kind == "readwrite" else 1
-        fair, renew = dice.random() < 0.85, dice.random() < 0.8
+        fair, renew = dice.random() < 0.85, dice.random() < self.renewing
         terms = [Terms(n, self.lease, renew, fair=fair, slots=slots, take=take) for n in names]
         before = dict(self.highest)
         if len(terms) == 1:
@@ -113,14 +116,14 @@ class QuorumScenario:
         if not holds:
             return
         try:
-            rest = dice.choice((0.0, 0.01, 0.1, self.lease * 0.5, self.lease * 1.5))
+            rest = dice.choice((0.0, 0.01, 0.1, self.lease * 0.5, self.lease * self.longest_rest))
             await core.runtime.sleep(rest * dice.random())
         except Cancelled:
             pass
         if len(terms) > 1:
             await release_all([(core, one, take) for one in holds])
         else:
-            await core.release(holds[0], take)
+            await core.wait_released(holds[0], take)
             self.released(holds[0])
 
     def entered(self, core: Core, held: Held, before: int) -> None:
@@ -230,12 +233,43 @@ class QuorumScenario:
         return all(task.done or task.node.dead for task in self.workers)
 
 
-def run_quorum_seed(seed: int) -> QuorumReport:
+class RestartsScenario(QuorumScenario):
+    """All nodes restart empty, first a minority and then the others. Between, there are only the
+    renewals of one client: the others begin when all nodes are back. The network is calm."""
+
+    renewing, longest_rest = 1.0, 6.0
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.weather.calm()
+        self.began = self.dice.uniform(4, TROUBLE / 2)
+        self.ended = self.began + 0.7 * self.lease
+
+    async def work(self, core: Core) -> None:
+        if core is not self.clients[0][1]:
+            await core.runtime.sleep(self.ended)
+        await super().work(core)
+
+    def trouble(self) -> None:
+        servers = self.dice.sample(self.servers, len(self.servers))
+        for number, server in enumerate(servers):
+            time = self.began if number < len(servers) // 2 else self.ended
+            self.world.at(time + self.dice.uniform(0, 0.02), self.empty, server)
+
+    def empty(self, server: QuorumNode) -> None:
+        server.up = False
+        server.restarted()
+        server.amnesia()
+        self.report.forgot += 1
+        self.world.after(0.05, self.back, server)
+
+
+def run_quorum_seed(seed: int, scenario: type[QuorumScenario] = QuorumScenario) -> QuorumReport:
     """Run one seed. The same seed gives the same run."""
     log = logging.getLogger("lockfast")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        return QuorumScenario(seed).run()
+        return scenario(seed).run()
     finally:
         log.setLevel(level)

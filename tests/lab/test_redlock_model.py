@@ -10,7 +10,7 @@ import pytest
 
 from lab.simulation.lua_bugs import planted
 from lab.simulation.quorum_model import Model
-from lab.simulation.quorum_run import run_quorum_seed
+from lab.simulation.quorum_run import RestartsScenario, run_quorum_seed
 from lockfast.stores.redlock import votes, voting
 
 SEEDS = range(1, 13)
@@ -22,6 +22,17 @@ def test_a_quorum_keeps_its_promises_while_nodes_hang_and_lose_data():
     assert sum(report.acquired for report in reports) > 300
     assert sum(report.forgot for report in reports) > 10
     assert sum(report.lost for report in reports) > 3
+
+
+def test_nodes_that_restart_empty_one_after_the_other_do_not_free_a_hold_that_is_renewed():
+    reports = [run_quorum_seed(seed, RestartsScenario) for seed in SEEDS]
+    assert [report.violations for report in reports if report.violations] == []
+    assert sum(report.forgot for report in reports) >= 3 * len(SEEDS)
+
+
+def test_the_simulator_detects_nodes_that_are_not_marked(monkeypatch):
+    monkeypatch.setattr(voting.Voting, "mark", lambda self, nodes: None)
+    assert any(run_quorum_seed(seed, RestartsScenario).violations for seed in SEEDS)
 
 
 def test_a_seed_replays_exactly():

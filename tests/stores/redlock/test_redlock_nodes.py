@@ -4,7 +4,9 @@ behind at any of them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,12 +14,14 @@ from typing import Any
 import pytest
 
 import lockfast
+from both_apis import took
 from lockfast import QuorumError, aio
 from lockfast.stores.redis.commands import key_of
-from lockfast.stores.redlock.commands import MARK
+from lockfast.stores.redlock.nodes import MARK
 
 NewRedlock = Callable[..., Any]
 PATIENCE = 10.0
+SLACK = 0.1 + 0.25  # the promised bound, and the delay of a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +149,26 @@ def test_without_a_majority_an_error_names_the_nodes_and_why(nodes):
         until(lambda: not rows(nodes[2], "a"))
 
 
+@pytest.mark.parametrize("api", ["blocking", "asyncio"])
+@pytest.mark.parametrize("timeout", [0, 0.3])
+def test_a_time_out_ends_a_first_call_whose_connections_get_no_answer(api, timeout):
+    def blocking(url: str) -> None:
+        with lockfast.connect(url) as client, pytest.raises(QuorumError, match="0 of 3 nodes"):
+            client.lock("a", timeout=timeout).acquire()
+
+    async def tasks(url: str) -> None:
+        async with aio.connect(url) as client:
+            with pytest.raises(QuorumError, match="0 of 3 nodes"):
+                await client.lock("a", timeout=timeout).acquire()
+
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        url = "redlock://" + ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+        with took() as time_of:
+            blocking(url) if api == "blocking" else asyncio.run(tasks(url))
+    assert time_of.unstalled < timeout + SLACK
+
+
 def test_a_node_that_restarted_empty_does_not_vote_until_the_longest_lease_has_passed(nodes):
     url = f"{nodes.url}?longest_lease=1.5"
     with lockfast.connect(url, lease=1.5) as client, lockfast.connect(url, lease=1.5) as other:
@@ -162,6 +186,61 @@ def test_a_node_that_restarted_empty_does_not_vote_until_the_longest_lease_has_p
             assert theirs.fence > hold.fence
         with pytest.raises(lockfast.HoldLost):
             hold.release()
+
+
+def mark_of(node: Any) -> bytes | None:
+    with node.client() as client:
+        return client.get(MARK)
+
+
+def test_nodes_that_restart_empty_one_after_the_other_do_not_look_new(nodes):
+    """A renewal that a majority answered also has the others marked, as a vote does."""
+    url = f"{nodes.url}?longest_lease=3"
+    with lockfast.connect(url, lease=1.5) as client, lockfast.connect(url, lease=1.5) as other:
+        hold = client.lock("a").acquire()
+        nodes[0].restart(keep_data=False)
+        until(lambda: mark_of(nodes[0]))  # nobody votes: the keeper's renewals must write it
+        for number in (1, 2):
+            nodes[number].restart(keep_data=False)
+        assert hold.is_held
+        while hold.is_held:
+            with contextlib.suppress(QuorumError):
+                assert other.lock("a").try_acquire() is None or not hold.is_held
+        with other.lock("a", timeout=PATIENCE) as theirs:
+            assert theirs.fence > hold.fence
+
+
+@pytest.mark.parametrize("api", ["blocking", "asyncio"])
+def test_a_distant_node_that_restarted_empty_is_marked_although_its_votes_come_late(nodes, api):
+    from lab.fault_proxy import FaultProxy
+
+    def blocking(url: str) -> None:
+        with lockfast.connect(url) as client:
+            with client.lock("a"):
+                nodes[2].restart(keep_data=False)
+
+            def is_marked() -> bytes | None:
+                with client.lock("b"):
+                    return mark_of(nodes[2])
+
+            until(is_marked)
+
+    async def tasks(url: str) -> None:
+        async with aio.connect(url) as client:
+            async with client.lock("a"):
+                nodes[2].restart(keep_data=False)
+            async with asyncio.timeout(PATIENCE):
+                while not mark_of(nodes[2]):
+                    async with client.lock("b"):
+                        await asyncio.sleep(0.01)
+
+    with FaultProxy(("127.0.0.1", nodes[2].port)) as proxy:
+        ports = [nodes[0].port, nodes[1].port, proxy.port]
+        url = "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        with lockfast.connect(url) as client, client.lock("a"):
+            pass
+        proxy.latency = 0.02
+        blocking(url) if api == "blocking" else asyncio.run(tasks(url))
 
 
 def test_one_of_several_clients_initializes_new_nodes_at_once(nodes):
@@ -232,11 +311,11 @@ def test_a_listener_may_start_while_a_claim_is_sent(nodes):
     with lockfast.connect(nodes.url) as client:
         with client.lock("a"):
             pass  # the nodes are initialized
-        voters = client._backend._voters
-        voters.wake_addresses = ChangingAddresses(voters.size)
+        nodes_of_client = client._store._nodes
+        nodes_of_client.wake_addresses = ChangingAddresses(nodes_of_client.size)
         with client.lock("a") as hold:
             assert hold.is_held
-        assert voters.wake_addresses.reads == 1
+        assert nodes_of_client.wake_addresses.reads == 1
 
 
 @pytest.fixture

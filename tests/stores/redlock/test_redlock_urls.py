@@ -48,7 +48,7 @@ def test_a_lease_that_is_longer_than_the_longest_is_refused():
         client.lock("a", lease=21)
     with pytest.raises(Unsupported, match="20 s"):
         lockfast.connect("redlock://a,b,c?longest_lease=20", lease=21)
-    assert lockfast.connect("redlock://a,b,c?longest_lease=20").lease == 20
+    assert lockfast.connect("redlock://a,b,c?longest_lease=20")._lease == 20
 
 
 def test_sync_and_async_clients_are_accepted(redlock_servers):
@@ -68,9 +68,9 @@ def test_passwords_and_tls_apply_to_all_nodes(new_redlock):
     hosts = ",".join(f"127.0.0.1:{port}" for port in nodes.ports)
     url = f"redlocks://:secret@{hosts}?ssl_ca_certs={nodes[0].folder}/ca.pem"
     with pytest.raises(lockfast.BackendError, match="certificate"):
-        lockfast.connect(url).lock("a", timeout=0).acquire()
+        lockfast.connect(url).lock("a", timeout=5).acquire()
     url = f"redlocks://:secret@{hosts}?ssl_cert_reqs=none"
     with lockfast.connect(url) as client, client.lock("a"):
         assert len(client.inspect("a").holders) == 1
     with pytest.raises(lockfast.QuorumError, match="WRONGPASS"):
-        lockfast.connect(url.replace("secret", "wrong")).lock("a", timeout=0).acquire()
+        lockfast.connect(url.replace("secret", "wrong")).lock("a", timeout=5).acquire()
