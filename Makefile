@@ -8,8 +8,9 @@ STORE  ?= memory
 FIRST  ?= 1
 # No server, nothing that takes longer than a few seconds.
 QUICK  := tests/core tests/api/events tests/api/test_aio_body.py tests/api/test_keys.py \
-          tests/api/test_kit.py tests/api/test_museum.py tests/stores/memory tests/stores/sqlite \
-          tests/meta/test_architecture.py tests/meta/test_vocabulary.py
+          tests/api/test_interrupts.py \
+          tests/api/test_kit.py tests/api/test_museum.py tests/api/test_one_loop.py tests/api/test_types.py tests/stores/memory tests/stores/sqlite \
+          tests/meta/test_architecture.py tests/meta/test_generated.py tests/meta/test_vocabulary.py
 
 .PHONY: help demo test quick check simulate bench build format clean
 
@@ -18,7 +19,7 @@ help:
 	@echo "make quick     run style, types and the tests of core, API, memory and SQLite: 1 minute"
 	@echo "make test      run everything: style, types, all tests on all stores, coverage, simulation"
 	@echo "make check     check style and types"
-	@echo "make format    fix style"
+	@echo "make format    fix style, and generate the sync API from the async API"
 	@echo "make simulate  SEEDS=$(SEEDS) FIRST=$(FIRST) STORE=memory|redis|replicas|redlock: simulate faults"
 	@echo "make bench     print the benchmarks, as ratios measured in one run"
 	@echo "make build     build and check the wheel and the sdist"
@@ -41,6 +42,7 @@ demo: $(VENV)/ready
 check: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/mypy
 
 quick: $(VENV)/ready
@@ -65,6 +67,7 @@ build: $(VENV)/ready
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/generate_sync.py
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,32 +1,60 @@
-"""``@client.locked("ACCOUNT:{user.id}")``: one call at a time per name.
+"""The decorators ``@client.locked("ACCOUNT:{user.id}")``, one call at a time per name, and
+``@client.once_every("5m")``, one run per period, of all processes that call the function.
 
 Every mistake is reported at decoration: in the key expression, the keywords, the kind of function.
-The decorator knows clients only through the methods it calls, so both APIs share it.
+The decorators know clients only through the methods they call, so both APIs share them.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from lockfast.errors import ConfigurationError
-from lockfast.inputs import check_terms, checked_number
+from lockfast.errors import BackendError, ConfigurationError, HoldLost, NotHeld
+from lockfast.inputs import (
+    Seconds,
+    checked_label,
+    checked_lease,
+    checked_name,
+    checked_number,
+    checked_options,
+    checked_span,
+)
 from lockfast.keys import Key, compile_key
 from lockfast.model import MOST_PERMITS
 
 OnBusy = Literal["raise", "skip"]
-Kind = Literal["lock", "read", "write"]
+KINDS = ("lock", "read", "write")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 GENERATES = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-KEYWORDS = ("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost", "warn_after")
+OWN_OPTIONS = ("prefix", "kind", "semaphore")  # the others are passed on to the lock
+LOCKED_OPTIONS = (
+    *("timeout", "lease", "renew", "max_hold", "fair", "label", "on_lost", "warn_after"),
+    *(*OWN_OPTIONS, "on_busy"),
+)
 
 
-class Locking(Protocol):
-    """Client as the decorator sees it."""
+class Decorating(Protocol):
+    """Client as the decorators see it."""
 
-    def counterpart(self, api: str) -> Any: ...
+    def _counterpart(self, api: str) -> Any: ...
+
+
+class Skippable(Protocol):
+    """Decorator of a function whose calls may be skipped, and then return None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | None]: ...
 
 
 def check_function(function: Any, call: str) -> None:
@@ -59,12 +87,14 @@ def template_of(key: Key, function: Any, prefix: str | None) -> str:
 
 
 def locked_by(
-    client: Callable[[], Locking], key: Key, *, prefix: str | None, on_busy: OnBusy, kind: Kind,
-    semaphore: int | None, terms: Mapping[str, Any],
-) -> Callable[[F], F]:  # fmt: skip
+    client: Callable[[], Decorating], key: Key, on_busy: str, options: Mapping[str, Any]
+) -> Callable[[F], F]:
     """Return the decorator. It calls ``client`` at the first call, to not connect at import."""
-    check_terms("locked()", terms, KEYWORDS)
-    if kind not in ("lock", "read", "write"):
+    own = {name: options[name] for name in OWN_OPTIONS if name in options}
+    terms = {name: value for name, value in options.items() if name not in own}
+    checked_options("locked()", terms, LOCKED_OPTIONS)
+    prefix, kind, semaphore = own.get("prefix"), own.get("kind", "lock"), own.get("semaphore")
+    if kind not in KINDS:
         raise ConfigurationError(f"kind={kind!r} must be 'lock', 'read' or 'write'")
     if semaphore is not None:
         checked_number("semaphore", semaphore, MOST_PERMITS)
@@ -84,7 +114,7 @@ def locked_by(
         template = template_of(key, function, prefix)
 
         def lock_for(api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            chosen, name = client().counterpart(api), name_of(args, kwargs)
+            chosen, name = client()._counterpart(api), name_of(args, kwargs)
             if semaphore is not None:
                 return chosen._with_template(template, chosen.semaphore(name, semaphore, **terms))
             if kind == "lock":
@@ -115,5 +145,96 @@ def locked_by(
                 return function(*args, **kwargs)
 
         return one_at_a_time  # type: ignore[return-value]
+
+    return decorate
+
+
+def seconds_of(what: str, text: object) -> Any:
+    """Convert "1h30m" to seconds; return any other type unchanged, for the numeric checks."""
+    if not isinstance(text, str):
+        return text
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigurationError(
+            f'{what}={text!r} must be a number of seconds or text such as "90s", "5m", "1h30m"'
+        )
+    return sum(float(number) * UNITS[unit] for number, unit in parts)
+
+
+def name_of(function: Any) -> str:
+    """Return the qualified name of the function, with its module."""
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except AttributeError:
+        raise ConfigurationError(
+            f"{function!r} has no __qualname__ to use as a name: pass name="
+        ) from None
+
+
+def once_every_by(
+    client: Callable[[], Decorating],
+    period: Seconds | str,
+    name: str | None,
+    at_least: Seconds | str,
+    at_most: Seconds | str | None,
+    label: str,
+) -> Skippable:
+    """Return the decorator. ``client`` is called at the first call of the decorated function."""
+    every = checked_lease(seconds_of("period", period), what="period")
+    shortest = checked_span(seconds_of("at_least", at_least), "at_least", "0 sets no minimum")
+    longest = None
+    if at_most is not None:
+        longest = checked_lease(seconds_of("at_most", at_most), what="at_most")
+    if name is not None:
+        checked_name(name)
+    checked_label(label)
+
+    def decorate(function: Any) -> Any:
+        check_function(function, "once_every('5m')")
+        job = name or name_of(function)
+
+        if is_async(function):
+
+            @functools.wraps(function)
+            async def one_task_per_period(*args: Any, **kwargs: Any) -> Any:
+                api = client()._counterpart("asyncio")
+                begun = await api._begin_run(api._run_terms(job, longest, label), every, shortest)
+                if begun is None:
+                    return None
+                async with begun[0]:
+                    try:
+                        result = await function(*args, **kwargs)
+                    except BaseException as error:
+                        # A failed run counts as the run of this period: otherwise every other
+                        # process would try the same job now.
+                        try:
+                            await api._finish_run(begun[1])
+                        except (HoldLost, BackendError, NotHeld) as ours:
+                            error.add_note(f"and while ending this run of {job!r}: {ours}")
+                        raise
+                    await api._finish_run(begun[1])
+                    return result
+
+            return one_task_per_period
+
+        @functools.wraps(function)
+        def one_per_period(*args: Any, **kwargs: Any) -> Any:
+            api = client()._counterpart("blocking")
+            begun = api._begin_run(api._run_terms(job, longest, label), every, shortest)
+            if begun is None:
+                return None
+            with begun[0]:
+                try:
+                    result = function(*args, **kwargs)
+                except BaseException as error:
+                    try:
+                        api._finish_run(begun[1])
+                    except (HoldLost, BackendError, NotHeld) as ours:
+                        error.add_note(f"and while ending this run of {job!r}: {ours}")
+                    raise
+                api._finish_run(begun[1])
+                return result
+
+        return one_per_period
 
     return decorate

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import Any
 
 from lockfast.errors import ConfigurationError
 
@@ -151,7 +152,7 @@ def _number(value: object, what: str) -> float:
     return float(value)
 
 
-def refuse_foreign(call: str, foreign: Mapping[str, object], known: tuple[str, ...]) -> None:
+def refuse_foreign(call: str, foreign: Mapping[str, object], known: Collection[str]) -> None:
     """Raise for an unknown keyword, and suggest the right one."""
     for keyword in foreign:
         if keyword in ("blocking", "block"):
@@ -165,6 +166,13 @@ def refuse_foreign(call: str, foreign: Mapping[str, object], known: tuple[str, .
         raise ConfigurationError(f"{call} has no keyword {keyword!r}: {hint}")
 
 
+def accepted(value: object) -> object:
+    """Return a value that is checked elsewhere, by those who know the store or the API."""
+    return value
+
+
+# Options of a lock. None is the default of all of them except these two.
+NEVER_NONE = ("fair", "label")
 _CHECKS: dict[str, Callable[[object], object]] = {
     "timeout": checked_timeout,
     "lease": checked_lease,
@@ -173,14 +181,20 @@ _CHECKS: dict[str, Callable[[object], object]] = {
     "fair": lambda value: checked_switch("fair", value),
     "owner": checked_owner,
     "label": checked_label,
+    "on_lost": accepted,
+    "layout": accepted,
     "warn_after": lambda value: checked_lease(value, what="warn_after"),
 }
 
 
-def check_terms(call: str, terms: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Check the keywords of a decorator as `Client.lock` would, before a client exists."""
-    foreign = {keyword: value for keyword, value in terms.items() if keyword not in known}
-    refuse_foreign(call, foreign, known)
-    for keyword, value in terms.items():
-        if keyword in _CHECKS and value is not None:
-            _CHECKS[keyword](value)
+def checked_options(
+    call: str, options: Mapping[str, object], known: Collection[str]
+) -> dict[str, Any]:
+    """Check the options of a lock and return them, without those that have their default."""
+    checked = {}
+    for keyword, value in options.items():
+        if keyword not in known:
+            refuse_foreign(call, {keyword: value}, known)
+        if value is not None or keyword in NEVER_NONE:
+            checked[keyword] = _CHECKS[keyword](value)
+    return checked

@@ -24,7 +24,7 @@ def in_a_loop(scene: Callable[[lockfast.aio.Client], Awaitable[None]]) -> None:
 
 
 def lose(client: lockfast.aio.Client, hold: Hold) -> None:
-    client.core.ledger.lose(hold._held, "a test")
+    client._core.ledger.lose(hold._held, "a test")
 
 
 @pytest.mark.parametrize("moment", ["in the block", "before the block"])
@@ -78,7 +78,7 @@ def test_two_tasks_of_one_owner_are_both_cancelled() -> None:
 
         tasks = [asyncio.create_task(work()) for _ in range(2)]
         await inside.wait()
-        client.core.ledger.lose(next(iter(client.core.ledger.kept.values())), "a test")
+        client._core.ledger.lose(next(iter(client._core.ledger.kept.values())), "a test")
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(end) for end in ended] == [HoldLost, HoldLost]
 

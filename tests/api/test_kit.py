@@ -77,7 +77,7 @@ def test_a_waiting_thread_gives_up_when_the_clock_gets_there(lockfast_client, lo
     with lockfast_client.lock("report"):
         thread = threading.Thread(target=wait)
         thread.start()
-        while not lockfast_client.core.ledger.waiting:
+        while not lockfast_client._core.ledger.waiting:
             pass
         while thread.is_alive():
             lockfast_clock.advance(1)
@@ -111,7 +111,7 @@ def test_a_waiting_task_gives_up_when_the_clock_gets_there():
 
 def test_a_runtime_sleeps_on_the_virtual_clock():
     clock = VirtualClock()
-    runtime = client(clock).core.runtime
+    runtime = client(clock)._core.runtime
 
     def advance():
         while not clock._alarms:

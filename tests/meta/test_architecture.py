@@ -34,21 +34,19 @@ MAY_IMPORT = {
     "lockfast.guards": {"errors", "guards", "inputs"},
     "lockfast.metrics": {"errors", "events", "metrics"},
     "lockfast.decorators": {"errors", "inputs", "keys", "model"},
-    "lockfast.schedule": {"decorators", "errors", "inputs"},
     "lockfast.core": {"core", "errors", "events", "model"},
     "lockfast.runtime": {"clock", "core", "model", "runtime"},
     "lockfast.stores": {"stores", "clock", "core", "errors", "forks", "model"},
     "lockfast.api": {
         "stores", "clock", "core", "errors", "api", "forks", "inputs", "model", "runtime",
     },
-    "lockfast.default": {"api", "forks"},
     "lockfast.sync": {
-        "sync", "stores", "core", "decorators", "default", "errors", "api", "forks", "inputs",
-        "keys", "model", "runtime", "schedule",
+        "sync", "stores", "core", "decorators", "errors", "api", "inputs", "keys", "model",
+        "runtime",
     },
     "lockfast.aio": {
-        "aio", "stores", "core", "decorators", "default", "errors", "api", "forks", "inputs",
-        "keys", "model", "runtime", "schedule",
+        "aio", "stores", "core", "decorators", "errors", "api", "inputs", "keys", "model",
+        "runtime",
     },
     "lockfast.cli": {
         "aio", "stores", "cli", "clock", "core", "errors", "lockfast", "inputs", "model",
@@ -116,7 +114,7 @@ def test_a_room_imports_only_what_its_walls_allow(path):
 
 @pytest.mark.parametrize(
     "path",
-    [*(SOURCE / "core").glob("*.py"), *(SOURCE / "stores").rglob("backend.py")],
+    [*(SOURCE / "core").glob("*.py"), *(SOURCE / "stores").rglob("store.py")],
     ids=dotted,
 )
 def test_deciding_code_imports_no_clock_thread_loop_or_driver(path):
@@ -138,11 +136,7 @@ def test_stores_do_not_know_each_other():
 
 
 def public(api: type) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in inspect.getmembers(api)
-        if not name.startswith("_") and name != "api"
-    }
+    return {name: value for name, value in inspect.getmembers(api) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("name", [name for name in sync.__all__ if name[0].isupper()])
@@ -156,6 +150,14 @@ def test_both_apis_have_the_same_methods_and_defaults(name):
             differs = (name, method) == ("Election", "run")  # takes a function, or a coroutine
             assert differs or list(ours.values()) == list(theirs.values()), f"{name}.{method}"
             assert blocking[method].__doc__, f"{name}.{method} has no docstring"
+
+
+@pytest.mark.parametrize("api", [sync, aio])
+def test_dir_of_a_client_shows_what_users_use(api):
+    shown = {name for name in dir(api.connect("memory://")) if not name.startswith("_")}
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    text = "".join(page.read_text() for page in pages)
+    assert shown == {name for name in shown if f".{name}(" in text or f"`{name}`" in text}
 
 
 def test_both_apis_have_the_same_functions():

@@ -6,15 +6,21 @@
 
 from lockfast.aio.client import Client
 from lockfast.aio.connect import connect, default_client, lock, locked
+from lockfast.aio.counting import Barrier, Latch, Permits, Semaphore
 from lockfast.aio.election import Election, Leadership
-from lockfast.aio.hold import Hold
-from lockfast.aio.latches import Barrier, Latch
-from lockfast.aio.lock import Lock, ReadWriteLock
-from lockfast.aio.multi import MultiHold, MultiLock
-from lockfast.aio.permits import Permits, Semaphore
+from lockfast.aio.hold import Hold, MultiHold
+from lockfast.aio.lock import Lock, MultiLock, ReadWriteLock
+from lockfast.aio.options import (
+    LockedOptions,
+    LockOptions,
+    MultiLockOptions,
+    ReadWriteLockOptions,
+    SemaphoreOptions,
+)
 
 __all__ = [
-    "Barrier", "Client", "Election", "Hold", "Latch", "Leadership", "Lock", "MultiHold",
-    "MultiLock", "Permits", "ReadWriteLock", "Semaphore", "connect", "default_client", "lock",
+    "Barrier", "Client", "Election", "Hold", "Latch", "Leadership", "Lock", "LockOptions",
+    "LockedOptions", "MultiHold", "MultiLock", "MultiLockOptions", "Permits", "ReadWriteLock",
+    "ReadWriteLockOptions", "Semaphore", "SemaphoreOptions", "connect", "default_client", "lock",
     "locked",
 ]  # fmt: skip

@@ -7,9 +7,9 @@ from typing import Never, TypeVar
 
 from lockfast.aio.hold import Hold
 from lockfast.aio.lock import Lock
-from lockfast.api.election import BaseElection
+from lockfast.api.blocks import end_of
 from lockfast.api.hold import add_note
-from lockfast.api.lock import DEFAULT, Default
+from lockfast.api.primitives import DEFAULT, BaseElection, Default
 from lockfast.errors import BackendError, HoldLost, NotHeld
 from lockfast.inputs import Seconds, checked_timeout
 from lockfast.model import Leader
@@ -33,8 +33,8 @@ class Leadership(Lock):
         return await self._gained(await super().acquire(timeout=timeout, **foreign))
 
     async def __aenter__(self) -> Hold:
-        hold = await self.acquire()
-        return self._enter_block(hold._held, hold)
+        end = end_of(self)
+        return self._begin_block(await self.acquire(), end)
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """Return the hold if this process leads within ``timeout`` seconds, or None."""
@@ -54,7 +54,7 @@ class Leadership(Lock):
         return hold
 
 
-class Election(BaseElection[Hold]):
+class Election(BaseElection):
     __doc__ = BaseElection.__doc__
 
     def lead(self, *, timeout: Seconds | None = None) -> Leadership:
@@ -72,15 +72,16 @@ class Election(BaseElection[Hold]):
         A lost lead cancels ``work``; then stands for election again and calls ``work`` again.
         """
         while True:
-            hold: Hold | None = None
+            fence = None
             try:
                 async with self.lead() as hold:
+                    fence = hold.fence
                     return await work(hold)
             except HoldLost as loss:
-                if not self._is_ours(loss, hold):
+                if not self._is_ours(loss, fence):
                     raise
                 self._log_lost_lead(loss)
 
     async def leader(self) -> Leader | None:
         """Return the leader with metadata and term, or None. One round trip; may be outdated."""
-        return self._leader(await self._client.core.inspect(self._terms.name))
+        return self._leader(await self._client._core.inspect(self._terms.name))

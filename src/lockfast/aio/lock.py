@@ -1,16 +1,25 @@
-"""Lock and read-write lock of the async API."""
+"""Lock, read-write lock and multi-lock of the async API."""
 
 from __future__ import annotations
 
-from asyncio import Task, current_task
 from collections.abc import Coroutine
 from typing import Any, Never
 
-from lockfast.aio.hold import Hold
+from lockfast.aio.hold import Hold, MultiHold
+from lockfast.aio.native import begin_body, block_end
+from lockfast.api.blocks import BlockEnd, end_of
 from lockfast.api.hold import Error, ErrorType, Trace
-from lockfast.api.lock import DEFAULT, BaseLock, BaseReadWriteLock, Default
+from lockfast.api.primitives import (
+    DEFAULT,
+    BaseLock,
+    BaseMultiLock,
+    BaseReadWriteLock,
+    Default,
+)
+from lockfast.core.acquire import SoonHeld
 from lockfast.core.ledger import Held
-from lockfast.inputs import Seconds, checked_timeout, refuse_foreign
+from lockfast.core.multi import Refused, attempt_all
+from lockfast.inputs import Seconds
 
 
 class Lock(BaseLock[Hold]):
@@ -26,54 +35,70 @@ class Lock(BaseLock[Hold]):
         Raises `AcquireTimeout`, which names the holder; `HoldLost` if this owner's outer hold is
         lost; `BackendError` if the store does not answer.
         """
-        if foreign:
-            refuse_foreign("acquire()", foreign, ("timeout",))
-        wait_for = self._timeout if timeout is DEFAULT else checked_timeout(timeout)
-        return await self._client.core.acquire_soon(self._terms, wait_for, self._new_hold)
-
-    def _new_hold(self, held: Held) -> Hold:
-        return Hold(self._client, held, self._on_lost, self._terms.take)
-
-    def _enter_block(self, held: Held, hold: Hold | None = None) -> Hold:
-        """Create the hold, if needed, and begin a block of the current task with it."""
-        if hold is None:
-            hold = Hold(self._client, held, self._on_lost, self._terms.take)
-        owner = held.owner
-        self._push(owner, hold)
-        if self._terms.owner is None and isinstance(owner, Task):
-            hold._enter(owner)
-        else:
-            hold._enter(current_task())
-        return hold
+        wait_for = self._wait_for("acquire()", timeout, foreign)
+        held: SoonHeld | None = None
+        try:
+            held = self._client._core.acquire(self._terms, wait_for)
+            if not isinstance(held, Held):
+                held = await held
+            return Hold(self._client, held, self._on_lost, self._terms.take)
+        except BaseException:
+            if isinstance(held, Held):
+                await self._undo(held, held.count)
+            raise
 
     async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """Acquire as `acquire` does, but return None if ``timeout`` is over (0: try once)."""
-        if foreign:
-            refuse_foreign("try_acquire()", foreign, ("timeout",))
-        held = await self._client.core.attempt(self._terms, checked_timeout(timeout))
-        return self._new_hold(held) if isinstance(held, Held) else None
+        wait_for = self._wait_for("try_acquire()", timeout, foreign)
+        held = await self._client._core.attempt(self._terms, wait_for)
+        if not isinstance(held, Held):
+            return None
+        return Hold(self._client, held, self._on_lost, self._terms.take)
 
     async def release(self) -> None:
         """Release one level of the current owner's hold, as `threading.RLock` does.
 
         Raises as `Hold.release` does; `NotHeld` if the current owner does not hold the lock.
         """
-        core = self._client.core
-        await core.release(core.find(self._terms), self._terms.take)
+        core = self._client._core
+        await core.wait_released(core.find(self._terms), self._terms.take)
 
     async def locked(self) -> bool:
         """Return True if anybody holds the lock. One round trip; may be outdated on arrival."""
-        terms = self._terms
-        return bool((await self._client.core.inspect(terms.name, terms.layout)).holders)
+        seen = await self._client._core.inspect(self._terms.name, self._terms.layout)
+        return bool(seen.holders)
 
-    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
-        return self._client.core.acquire_soon(self._terms, self._timeout, self._enter_block)
+    async def __aenter__(self) -> Hold:
+        end = end_of(self)
+        held: SoonHeld | None = None
+        try:
+            held = self._client._core.acquire(self._terms, self._timeout)
+            if not isinstance(held, Held):
+                held = await held
+            hold = Hold(self._client, held, self._on_lost, self._terms.take)
+            return self._begin_block(hold, end)
+        except BaseException:
+            # A signal handler may raise at any instant, also after the grant.
+            if isinstance(held, Held):
+                entered = self._entered.get(held.owner)
+                if entered and entered._held is held and entered._depth == held.count:
+                    self._pop(held.owner)
+                await self._undo(held, held.count)
+            raise
 
+    def _begin_block(self, hold: Hold, end: BlockEnd | None) -> Hold:
+        self._push(hold._held.owner, hold)
+        hold._body = begin_body(hold, end)
+        return hold
+
+    @block_end
     def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> Coroutine[Any, Any, None]:
-        owner = self._terms.owner
-        if owner is None:
-            owner = current_task() or self._owner()
-        return self._pop(owner).__aexit__(kind, error, trace)
+        return self._pop(self._owner())._end(error)
+
+    async def _undo(self, held: Held, depth: int) -> None:
+        rest = self._client._core.undo(held, depth, self._terms.take)
+        if rest is not None:
+            await rest
 
 
 class ReadWriteLock(BaseReadWriteLock):
@@ -90,3 +115,40 @@ class ReadWriteLock(BaseReadWriteLock):
         that asks to write would wait for itself: `WouldDeadlock`.
         """
         return Lock(self._client, self._writing(), self._timeout, self._on_lost)
+
+
+class MultiLock(BaseMultiLock[MultiHold]):
+    __doc__ = BaseMultiLock.__doc__
+
+    async def acquire(
+        self, *, timeout: Seconds | Default | None = DEFAULT, **foreign: Never
+    ) -> MultiHold:
+        """Acquire all names and return one hold for them.
+
+        Waits for at most ``timeout`` seconds in total (default: that of the lock), then raises
+        `AcquireTimeout`, which shows the first name that was not free and its holder. A failed or
+        cancelled acquire leaves nothing behind.
+        """
+        wait_for = self._wait_for("acquire()", timeout, foreign)
+        held = await attempt_all(self._parts, wait_for)
+        if isinstance(held, Refused):
+            core, terms = held.part
+            await core.refuse(terms, wait_for, held.outcome)
+        return MultiHold(self._entries(held), self._on_lost)
+
+    async def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> MultiHold | None:
+        """Acquire all names within ``timeout`` seconds (0: try once); return the hold, or None."""
+        wait_for = self._wait_for("try_acquire()", timeout, foreign)
+        held = await attempt_all(self._parts, wait_for)
+        return None if isinstance(held, Refused) else MultiHold(self._entries(held), self._on_lost)
+
+    async def __aenter__(self) -> MultiHold:
+        end = end_of(self)
+        hold = await self.acquire()
+        self._push(self._owner(), hold)
+        hold._body = begin_body(hold, end)
+        return hold
+
+    @block_end
+    def __aexit__(self, kind: ErrorType, error: Error, trace: Trace) -> Coroutine[Any, Any, None]:
+        return self._pop(self._owner())._end(error)

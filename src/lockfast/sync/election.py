@@ -1,3 +1,4 @@
+# Generated from lockfast/aio/election.py by tools/generate_sync.py: change that file instead.
 """Election of the sync API."""
 
 from __future__ import annotations
@@ -5,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Never, TypeVar
 
-from lockfast.api.election import BaseElection
+from lockfast.api.blocks import end_of
 from lockfast.api.hold import add_note
-from lockfast.api.lock import DEFAULT, Default
+from lockfast.api.primitives import DEFAULT, BaseElection, Default
 from lockfast.errors import BackendError, HoldLost, NotHeld
 from lockfast.inputs import Seconds, checked_timeout
 from lockfast.model import Leader
@@ -31,6 +32,10 @@ class Leadership(Lock):
         """
         return self._gained(super().acquire(timeout=timeout, **foreign))
 
+    def __enter__(self) -> Hold:
+        end = end_of(self)
+        return self._begin_block(self.acquire(), end)
+
     def try_acquire(self, *, timeout: Seconds = 0, **foreign: Never) -> Hold | None:
         """Return the hold if this process leads within ``timeout`` seconds, or None."""
         hold = super().try_acquire(timeout=timeout, **foreign)
@@ -49,7 +54,7 @@ class Leadership(Lock):
         return hold
 
 
-class Election(BaseElection[Hold]):
+class Election(BaseElection):
     __doc__ = BaseElection.__doc__
 
     def lead(self, *, timeout: Seconds | None = None) -> Leadership:
@@ -70,15 +75,16 @@ class Election(BaseElection[Hold]):
         interrupt ``work``, which has to check ``hold.is_held``.
         """
         while True:
-            hold: Hold | None = None
+            fence = None
             try:
                 with self.lead() as hold:
+                    fence = hold.fence
                     return work(hold)
             except HoldLost as loss:
-                if not self._is_ours(loss, hold):
+                if not self._is_ours(loss, fence):
                     raise
                 self._log_lost_lead(loss)
 
     def leader(self) -> Leader | None:
         """Return the leader with metadata and term, or None. One round trip; may be outdated."""
-        return self._leader(run(self._client.core.inspect(self._terms.name)))
+        return self._leader(run(self._client._core.inspect(self._terms.name)))

@@ -56,7 +56,7 @@ def cycle(name, **terms):
         async with client.lock(name, **terms) as hold:
             return hold.fence
 
-    return lambda client: (blocking if client.api == "blocking" else tasks)(client)
+    return lambda client: (blocking if client._api == "blocking" else tasks)(client)
 
 
 def test_a_hold_emits_an_event_when_it_begins_and_when_it_ends(agent, events):
@@ -175,15 +175,15 @@ def test_a_release_without_an_answer_is_emitted_once(lockfast_client):
     events = []
     lockfast_client.on_event(events.append)
     hold = lockfast_client.lock("n").acquire()
-    release = lockfast_client.core.backend.release
+    release = lockfast_client._core.store.release
 
     async def away(*args):
         raise BackendError("away", transient=False)
 
-    lockfast_client.core.backend.release = away
+    lockfast_client._core.store.release = away
     with pytest.raises(BackendError):
         hold.release()
-    lockfast_client.core.backend.release = release
+    lockfast_client._core.store.release = release
     hold.release()
     assert kinds(events) == [Acquired, Released]
 
@@ -205,7 +205,7 @@ def test_a_permit_whose_acquire_fails_halfway_emits_released(lockfast_client):
     async def away(*args):
         raise BackendError("away", transient=False)
 
-    lockfast_client.core.backend.transfer = away
+    lockfast_client._core.store.transfer = away
     with pytest.raises(BackendError):
         lockfast_client.permits("p", 2, lease=5).acquire()
     assert kinds(events) == [Acquired, Released]
@@ -226,7 +226,7 @@ def test_a_multi_lock_whose_store_fails_emits_failed_for_each_name(lockfast_clie
     async def broken(*args):
         raise BackendError("broken", transient=False)
 
-    lockfast_client.core.backend.claim_batch = broken
+    lockfast_client._core.store.claim = broken
     with pytest.raises(BackendError):
         lockfast_client.multi_lock("a", "b").acquire()
     assert [(type(event), event.name) for event in events] == [(Failed, "a"), (Failed, "b")]
@@ -247,7 +247,7 @@ def test_failed_renewals_are_emitted_on_the_keepers_thread():
         async def away(*args):
             raise BackendError("the store is down")
 
-        client.core.backend.renew = away
+        client._core.store.renew = away
         hold = client.lock("n").acquire()
         until(lambda: events)
         assert events[0].count == 1 and "down" in events[0].error
@@ -269,14 +269,14 @@ def test_an_acquire_during_close_emits_the_end_of_the_hold_it_could_not_keep(
 ):
     events = []
     lockfast_client.on_event(events.append)
-    claim = lockfast_client.core.backend.claim
+    claim = lockfast_client._core.store.claim
 
     async def closes(*args):
-        granted = await claim(*args)
-        lockfast_client.core.ledger.closed = True
+        granted = claim(*args)
+        lockfast_client._core.ledger.closed = True
         return granted
 
-    lockfast_client.core.backend.claim = closes
+    lockfast_client._core.store.claim = closes
     with pytest.raises(NotHeld, match="closed"):
         lockfast_client.lock("n").acquire()
     assert kinds(events) == [Acquired, Released, Failed]
@@ -415,7 +415,7 @@ def test_no_event_contains_the_secret_of_a_claim(lockfast_client):
     events = []
     lockfast_client.on_event(events.append)
     with lockfast_client.lock("n"):
-        secret = lockfast_client.core._secret
+        secret = lockfast_client._core._secret
     assert not [event for event in events if secret in repr(event)]
 
 

@@ -62,7 +62,7 @@ def test_warn_after_of_a_client_applies_to_all_its_locks_unless_a_lock_sets_its_
     lockfast_clock, caplog
 ):
     client = kit.client(lockfast_clock)
-    client.warn_after = 5.0  # as connect() sets it
+    client._warn_after = 5.0  # as connect() sets it
     holds = [
         client.lock("plain").acquire(),
         client.lock("own", warn_after=60).acquire(),
@@ -260,7 +260,7 @@ def test_an_invalid_warn_after_is_refused(wrong, lockfast_client):
 def test_a_hold_taken_over_from_another_process_is_logged_too(lockfast_clock, caplog):
     client = kit.client(lockfast_clock)
     text = client.lock("n", renew=True).acquire().detach()
-    client.warn_after = 5.0
+    client._warn_after = 5.0
     hold = client.attach("n", text)
     lockfast_clock.advance(6)
     assert len(warnings(caplog)) == 1

@@ -175,11 +175,11 @@ def test_failed_acquires_and_failed_renewals_are_counted(telemetry):
     async def away(*args):
         raise BackendError("away", transient=False)
 
-    claim, client.core.backend.claim = client.core.backend.claim, away
+    claim, client._core.store.claim = client._core.store.claim, away
     with pytest.raises(BackendError):
         client.lock("n").acquire()
-    client.core.backend.claim = claim
-    client.core.backend.renew = away
+    client._core.store.claim = claim
+    client._core.store.renew = away
     assert client.lock("n").acquire().wait_lost(15)
     client.close()
     metrics = telemetry.metrics()

@@ -94,12 +94,12 @@ def test_losses_failures_and_failed_renewals_are_scraped(scrape, registry):
     async def away(*args):
         raise BackendError("away", transient=False)
 
-    claim = client.core.backend.claim
-    client.core.backend.claim = away
+    claim = client._core.store.claim
+    client._core.store.claim = away
     with pytest.raises(BackendError):
         client.lock("n").acquire()
-    client.core.backend.claim = claim
-    client.core.backend.renew = away
+    client._core.store.claim = claim
+    client._core.store.renew = away
     hold = client.lock("n").acquire()
     assert hold.wait_lost(15)
     until(lambda: scrape().get(("lockfast_lost_total", OTHER)) == 1)
