@@ -22,11 +22,10 @@ import pytest
 from cli_processes import LOCKFAST, PATIENCE, Start, error_line, is_alive, line, run, wait_until
 
 import lockfast
-from lockfast.cli.bench import BROKEN, _show, _sweep
+from lockfast.cli import Screen
+from lockfast.cli.bench import BROKEN, Plan, Store, _show, _sweep
 from lockfast.cli.bench_contest import Outcome, Visits, WorkerResult, medians, outcome
-from lockfast.cli.bench_report import Plan, Report, Store
-from lockfast.cli.chart import MOST_STORES, Bar, Chart, duration, short
-from lockfast.cli.screen import Screen
+from lockfast.cli.bench_report import MOST_STORES, Bar, Chart, Report, duration, short
 
 if TYPE_CHECKING:
     from lab.servers.redis_server import RedisServer

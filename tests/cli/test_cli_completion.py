@@ -50,7 +50,7 @@ def test_bash_completes_names_from_the_store(
         elsewhere = f"--url sqlite://{tmp_path}/another.db"
         assert completed(f"lockfast show {elsewhere} ot") == []
         monkeypatch.setenv("LOCKFAST_URL", f"sqlite://{tmp_path}/another.db")
-        assert completed(f"lockfast show --url {client.store.url} ot") == ["other"]
+        assert completed(f"lockfast show --url {client._endpoint.url} ot") == ["other"]
 
 
 def test_a_hostile_name_is_not_offered_to_a_shell(client: lockfast.Client, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from cli_processes import (
 )
 
 import lockfast
+from lockfast.cli import Screen
 from lockfast.cli.demo import Demo
-from lockfast.cli.screen import Screen
 
 
 def test_the_demo_verifies_its_claims_and_cleans_up(url: str, tmp_path: Path) -> None:

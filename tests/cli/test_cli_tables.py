@@ -9,8 +9,8 @@ import pytest
 from cli_processes import LOCKFAST, run
 
 import lockfast
+from lockfast.cli import escaped, printable, shell_quoted, shorten, table, width_of
 from lockfast.cli.admin import moment
-from lockfast.cli.screen import escaped, printable, shell_quoted, shorten, table, width_of
 from lockfast.core.explain import ago
 
 
@@ -71,7 +71,7 @@ def test_durations_are_formatted_for_people() -> None:
 
 def test_a_character_that_the_encoding_lacks_causes_no_traceback(client: lockfast.Client) -> None:
     with client.lock("päivä日本"):
-        done = run("ls", env={"PYTHONIOENCODING": "ascii", "LOCKFAST_URL": client.store.url})
+        done = run("ls", env={"PYTHONIOENCODING": "ascii", "LOCKFAST_URL": client._endpoint.url})
         assert (done.returncode, done.stderr) == (0, "")
         assert "p\\xe4iv\\xe4\\u65e5\\u672c" in done.stdout
 

@@ -16,29 +16,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import logging
 import os
 import secrets
 import signal
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from urllib.parse import urlsplit
 
+from lockfast.cli import Screen, duration
 from lockfast.cli.bench_contest import Outcome, Terms, contend, medians, outcome
-from lockfast.cli.bench_report import MOST_CONTENDERS, Plan, Report, Results, Store
-from lockfast.cli.main import USAGE, fail, option, print_stderr, verb
-from lockfast.cli.screen import Screen
+from lockfast.cli.bench_report import MOST_STORES, Report
+from lockfast.cli.main import USAGE, end, fail, option, print_stderr, verb
 from lockfast.cli.workers import WorkerPool
-from lockfast.errors import LockfastError
+from lockfast.errors import ConfigurationError, LockfastError
 from lockfast.sync import Client, connect
 
 SETTLE = 0.2  # start-up phase until all contenders are in the queue; not counted
 PROBE_LIMIT = 5.0
 
 BROKEN = 1
+MOST_SIZES, MOST_CONTENDERS, MOST_PROCESSES = 6, 500, 64
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TITLES = {"memory": "memory", "sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL"}
@@ -80,7 +81,7 @@ OPTIONS = (
         help="numbers of contenders to measure (default: 1,10,50)",
     ),
     option(
-        "--seconds", type=float, metavar="S", default=3.0,
+        "--seconds", type=duration, metavar="TIME", default=3.0,
         help="length of a round in seconds (default: 3)",
     ),
     option(
@@ -92,7 +93,7 @@ OPTIONS = (
         help="processes that run the contenders, as threads (default: 4)",
     ),
     option("--svg", metavar="FILE", help="write a chart to FILE"),
-    option("--json", metavar="FILE", help="write the figures to FILE, for scripts"),
+    option("--json", metavar="FILE", help="write the figures to FILE, for scripts; - is stdout"),
 )  # fmt: skip
 
 
@@ -106,17 +107,13 @@ OPTIONS = (
 def bench(args: argparse.Namespace) -> int:
     rounds = (args.seconds, args.rounds, args.processes)
     plan = Plan(args.urls, args.contenders, *rounds, args.svg, args.json, args.compare)
-    return measure(plan)
-
-
-def measure(plan: Plan) -> int:
-    """Measure, print the results, and return the exit code. Takes over this process's signals."""
     plan.check()
     for signum in ENDING[1:]:
         if signal.getsignal(signum) is not signal.SIG_IGN:
-            signal.signal(signum, _end)
+            signal.signal(signum, end)
     namespace = f"bench-{secrets.token_hex(6)}"
-    with contextlib.closing(Screen()) as screen:
+    quiet = io.StringIO() if plan.json == "-" else None
+    with contextlib.closing(Screen(quiet)) as screen:
         with tempfile.TemporaryDirectory(
             prefix="lockfast-bench-", ignore_cleanup_errors=True
         ) as folder:
@@ -135,6 +132,56 @@ def measure(plan: Plan) -> int:
                     pool.end()
                     _sweep(stores, namespace)
         return _show(plan, report, results)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The options of the command. `check` rejects invalid ones before anything starts."""
+
+    urls: Sequence[str]
+    sizes: Sequence[int]
+    seconds: float
+    rounds: int
+    processes: int
+    svg: str | None = None
+    json: str | None = None
+    draw: bool = False
+
+    def check(self) -> None:
+        _within("--seconds", self.seconds, 0.1, 600)
+        _within("--rounds", self.rounds, 1, 99)
+        _within("--processes", self.processes, 1, MOST_PROCESSES)
+        if len(self.urls) > MOST_STORES:
+            raise ConfigurationError(f"{len(self.urls)} stores: at most {MOST_STORES} at once")
+        if not 1 <= len(self.sizes) <= MOST_SIZES or len(set(self.sizes)) < len(self.sizes):
+            raise ConfigurationError(f"--contenders: give 1 to {MOST_SIZES} different numbers")
+        for size in self.sizes:
+            _within("--contenders", size, 1, MOST_CONTENDERS)
+        for flag, path in (("--svg", self.svg), ("--json", self.json)):
+            # Fail now, not after minutes of measuring.
+            if path in (None, "-"):
+                continue
+            folder = os.path.dirname(os.path.abspath(path))
+            if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+                raise ConfigurationError(f"{flag} {path}: cannot be written")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One store of the comparison."""
+
+    title: str
+    url: str  # without a password
+    secret_url: str  # with the password: for connecting, never printed
+    in_process: bool  # works within one process only
+
+
+def _within(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigurationError(f"{option} {value:g}: must be between {low:g} and {high:g}")
+
+
+Results = Mapping[tuple[int, Store], Outcome]
 
 
 def _measure(
@@ -185,7 +232,7 @@ def _probe(url: str, namespace: str) -> Store | None:
     where = ""
     try:
         with connect(url, namespace=namespace) as client:
-            where = client.store.url
+            where = client._endpoint.url
             client.inspect(namespace)  # fails at once if the server does not answer
             client.lock(namespace, timeout=PROBE_LIMIT).acquire().release()
             scheme, found = url.partition("://")[0], client.capabilities
@@ -201,7 +248,7 @@ def _number_titles(stores: Sequence[Store]) -> list[Store]:
     """Number the titles of stores of the same kind."""
     titles = [store.title for store in stores]
     return [
-        store.retitled(f"{title} {titles[:index].count(title) + 1}")
+        replace(store, title=f"{title} {titles[:index].count(title) + 1}")
         if titles.count(title := store.title) > 1
         else store
         for index, store in enumerate(stores)
@@ -306,7 +353,9 @@ def _show(plan: Plan, report: Report, results: Results) -> int:
     if plan.draw:
         report.bars(results)
     for path, write in ((plan.json, report.json), (plan.svg, report.svg)):
-        if path:
+        if path == "-":
+            print(write(results), end="")
+        elif path:
             try:
                 Path(path).write_text(write(results), encoding="utf-8")
             except OSError as error:
@@ -325,7 +374,3 @@ def _signals_ignored() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def _end(signum: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signum)

@@ -34,14 +34,14 @@ from lockfast.errors import LockfastError
 from lockfast.sync import Client, Lock, connect
 
 if TYPE_CHECKING:
-    from lockfast.stores import Store
+    from lockfast.stores import Endpoint
 
 PATIENCE = 10.0  # acquire timeout of a contender, which then counts it and tries again
 LEAVING = 2.0  # limit for the threads to leave the queue after the command has closed the pipe
 # Interval of checking for failed contenders: while threads start and end, and while they work.
 POLL, WORK_POLL = 0.005, 0.1
 # Each call of these is one request to the store, or one transaction.
-VERBS = {"claim", "claim_now", "claim_batch", "release", "release_now", "release_batch", "renew"}
+VERBS = {"claim", "release", "renew"}
 VERBS |= {"leave", "transfer", "shrink", "resize", "inspect", "names", "break_hold"}
 
 now = time.monotonic
@@ -208,8 +208,8 @@ def contend(pipe: Connection, url: str, name: str, terms: Terms) -> WorkerResult
         return next(requests) - next(counted)
 
     with closing(connect(url, namespace=name)) as plain:
-        store = Counted(plain.store, requests)
-        with Client.on(cast("Store", store), lease=plain.lease, namespace=name) as client:
+        endpoint = Counted(plain._endpoint, requests)
+        with Client._on(cast("Endpoint", endpoint), lease=plain._lease, namespace=name) as client:
 
             def new_acquire(index: int) -> Acquire:
                 return acquire_of(client.lock(name, timeout=PATIENCE))
@@ -218,15 +218,14 @@ def contend(pipe: Connection, url: str, name: str, terms: Terms) -> WorkerResult
 
 
 class Counted:
-    """A proxy of a store, and of the backend that it makes, which counts requests. Each verb is
-    wrapped once, so that counting costs a fraction of a microsecond. A verb that returns None has
-    sent no request, or will be retried."""
+    """A proxy of a store, and of the store that it makes, which counts requests. Each verb is
+    wrapped once, so that counting costs a fraction of a microsecond."""
 
     def __init__(self, inner: object, requests: itertools.count[int]) -> None:
         self._inner, self._requests = inner, requests
 
     def blocking(self, signal: Callable[[], Signal]) -> Any:
-        return Counted(cast("Store", self._inner).blocking(signal), self._requests)
+        return Counted(cast("Endpoint", self._inner).blocking(signal), self._requests)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
@@ -238,10 +237,8 @@ class Counted:
 
 
 def _counted(verb: Callable[..., Any], requests: itertools.count[int], *arguments: Any) -> Any:
-    reply = verb(*arguments)
-    if reply is not None:
-        next(requests)  # atomic: a single C call under the GIL
-    return reply
+    next(requests)  # atomic: a single C call under the GIL
+    return verb(*arguments)
 
 
 # ---- figures --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Options and results of `lockfast bench`: a table and bars on the terminal, JSON, an SVG chart."""
+"""Results of `lockfast bench`: a table and bars on the terminal, JSON, an SVG chart."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import math
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from json import dumps
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 import lockfast
-from lockfast.cli.bench_contest import Outcome
-from lockfast.cli.chart import MOST_STORES, Bar, Chart
-from lockfast.cli.screen import Screen
-from lockfast.errors import ConfigurationError
+from lockfast.cli import Screen
 
-MOST_SIZES = 6
-MOST_CONTENDERS = 500
-MOST_PROCESSES = 64
+if TYPE_CHECKING:
+    from lockfast.cli.bench import Plan, Results, Store
+
 # Seconds per round besides measuring: connecting, starting together, collecting results.
 OVERHEAD = 0.5
 HEAD = (
@@ -31,52 +30,6 @@ NOTES = (
     "Jain: fairness index of the shares, 1 = equal · requests: to the store, per acquire",
     "CPU: of the workers, server: of the server if it runs on this host; both per acquire",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options of the command. `check` rejects invalid ones before anything starts."""
-
-    urls: Sequence[str]
-    sizes: Sequence[int]
-    seconds: float
-    rounds: int
-    processes: int
-    svg: str | None = None
-    json: str | None = None
-    draw: bool = False
-
-    def check(self) -> None:
-        _within("--seconds", self.seconds, 0.1, 600)
-        _within("--rounds", self.rounds, 1, 99)
-        _within("--processes", self.processes, 1, MOST_PROCESSES)
-        if len(self.urls) > MOST_STORES:
-            raise ConfigurationError(f"{len(self.urls)} stores: at most {MOST_STORES} at once")
-        if not 1 <= len(self.sizes) <= MOST_SIZES or len(set(self.sizes)) < len(self.sizes):
-            raise ConfigurationError(f"--contenders: give 1 to {MOST_SIZES} different numbers")
-        for size in self.sizes:
-            _within("--contenders", size, 1, MOST_CONTENDERS)
-        for option, path in (("--svg", self.svg), ("--json", self.json)):
-            # Fail now, not after minutes of measuring.
-            folder = os.path.dirname(os.path.abspath(path)) if path else "/"
-            if path and (os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK)):
-                raise ConfigurationError(f"{option} {path}: cannot be written")
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """One store of the comparison."""
-
-    title: str
-    url: str  # without a password
-    secret_url: str  # with the password: for connecting, never printed
-    in_process: bool  # works within one process only
-
-    def retitled(self, title: str) -> Store:
-        return replace(self, title=title)
-
-
-Results = Mapping[tuple[int, Store], Outcome]
 
 
 class Report:
@@ -199,11 +152,6 @@ def _load() -> float:
         return 0.0
 
 
-def _within(option: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigurationError(f"{option} {value:g}: must be between {low:g} and {high:g}")
-
-
 def _plural(count: int, singular: str, plural: str = "") -> str:
     return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
@@ -216,3 +164,220 @@ def _count(value: float) -> str:
 
 def _fine(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+# ---- the chart -------------------------------------------------------------------------------
+
+# Two panels: hand-overs per second (linear, so that lengths compare), and release → next holder
+# (logarithmic, as it spans decades; the full bar is the median, the pale one behind it the 99th
+# percentile). One color per store, a number on every bar. The file contains its background and a
+# light and a dark color scheme, so that it is readable anywhere.
+
+WIDTH = 880
+LEFT, RIGHT = 64, 24
+PANEL = 210  # height of the tallest bar
+GROUP_GAP, GAP = 34, 3
+WIDEST_BAR = 64
+ROOM_FOR_NUMBER = 42  # on narrower bars numbers are written vertically
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+
+# Distinguishable with most kinds of color vision, and dark enough for white text. Light, dark.
+COLORS = (
+    ("#2463b4", "#3b7dd8"), ("#b8471b", "#d4602f"), ("#24755a", "#2f9272"), ("#8a4a9e", "#a463ba"),
+    ("#86660c", "#a07c17"), ("#a8325a", "#c94b76"), ("#3f6c8a", "#5486a6"), ("#5c5c5c", "#7d7d7d"),
+)  # fmt: skip
+MOST_STORES = len(COLORS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One store in one group; NaN where there is no figure."""
+
+    store: int
+    rate: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Contents of a chart: groups, each with a title and a bar per store."""
+
+    title: str
+    stores: Sequence[str]
+    groups: Sequence[tuple[str, Sequence[Bar]]]
+    caption: Sequence[str]
+
+    def svg(self) -> str:
+        """Draw the whole file."""
+        body = [text(LEFT, 36, self.title, "title"), *self._legend(62)]
+        body += [*self._rates(92.0), *self._latencies(PANEL + 184.0)]
+        y = 2 * PANEL + 246.0
+        for line in self.caption:
+            body.append(text(LEFT, y, line, "small"))
+            y += 16
+        height = round(y + 8)
+        size = f'width="{WIDTH - 1}" height="{height - 1}"'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img" aria-label="{xml_quoted(self.title)}">\n'
+            f"<style>{style(len(self.stores))}</style>\n"
+            f'<rect class="ground" x="0.5" y="0.5" {size} rx="8"/>'
+        )
+        return "\n".join([head, *body, "</svg>\n"])
+
+    def _legend(self, y: float) -> list[str]:
+        drawn, x = [], float(LEFT)
+        for index, store in enumerate(self.stores):
+            drawn.append(rect(x, y - 10, 11, 11, f"s{index}"))
+            drawn.append(text(x + 17, y, store, "legend"))
+            x += 17 + 7.4 * len(store) + 22
+        return drawn
+
+    def _rates(self, top: float) -> list[str]:
+        most = max((bar.rate for _, bars in self.groups for bar in bars), default=0.0)
+        step = nice_step(most)
+        ceiling = max(math.ceil(most / step), 1) * step
+        base = top + 20 + PANEL
+        room = PANEL if self._is_roomy else PANEL - 32  # vertical numbers need space
+
+        def at(value: float) -> float:
+            return base - room * value / ceiling
+
+        ticks = [index * step for index in range(round(ceiling / step) + 1)]
+        drawn = [text(LEFT, top, "hand-overs per second", "panel")]
+        drawn += grid([(at(tick), short(tick)) for tick in ticks])
+        for x, width, bar in self._bars(base, drawn):
+            if bar.rate > 0:
+                drawn.append(rect(x, at(bar.rate), width, base - at(bar.rate), f"s{bar.store}"))
+                drawn.append(number(x, at(bar.rate), width, short(bar.rate)))
+        return drawn
+
+    def _latencies(self, top: float) -> list[str]:
+        known = [bar for _, bars in self.groups for bar in bars if bar.p50 > 0]
+        # Half of the least value, so that even the shortest bar has room for its number.
+        low = math.floor(math.log10(min((bar.p50 for bar in known), default=10.0) / 2))
+        high = math.ceil(math.log10(max((bar.p99 for bar in known), default=100.0)))
+        base = top + 20 + PANEL
+        room = PANEL if self._is_roomy else PANEL - 90
+
+        def at(micros: float) -> float:
+            return base - room * (math.log10(micros) - low) / (high - low)
+
+        drawn = [
+            text(LEFT, top, "release → next holder: median (pale: 99th percentile)", "panel"),
+            text(WIDTH - RIGHT, top, "logarithmic", "small end"),
+            *grid([(at(10.0**power), duration(10.0**power)) for power in range(low, high + 1)]),
+        ]
+        for x, width, bar in self._bars(base, drawn):
+            if bar.p50 > 0:
+                tall, full = at(max(bar.p99, bar.p50)), at(bar.p50)
+                drawn.append(rect(x, tall, width, base - tall, f"s{bar.store} pale"))
+                drawn.append(rect(x, full, width, base - full, f"s{bar.store}"))
+                p50, p99 = duration(bar.p50), duration(bar.p99)
+                if self._is_roomy:
+                    drawn.append(number(x, tall, width, p99))
+                    drawn.append(text(x + width / 2, full + 13, p50, "inside middle"))
+                else:
+                    drawn.append(number(x, tall, width, f"{p50}, {p99}"))
+        return drawn
+
+    def _bars(self, base: float, drawn: list[str]) -> list[tuple[float, float, Bar]]:
+        """Position and width of each bar. Adds the titles of the groups to ``drawn``."""
+        room, width = self._room()
+        positions = []
+        for index, (title, bars) in enumerate(self.groups):
+            middle = LEFT + room * (index + 0.5)
+            drawn.append(text(middle, base + 20, title, "group middle"))
+            first = middle - width * len(bars) / 2
+            for position, bar in enumerate(bars):
+                positions.append((first + position * width + GAP / 2, width - GAP, bar))
+        return positions
+
+    def _room(self) -> tuple[float, float]:
+        """Width of a group, and of a bar including its gap."""
+        room = (WIDTH - LEFT - RIGHT) / max(len(self.groups), 1)
+        return room, min((room - GROUP_GAP) / max(len(self.stores), 1), WIDEST_BAR)
+
+    @property
+    def _is_roomy(self) -> bool:
+        """True if numbers fit horizontally above the bars."""
+        return self._room()[1] - GAP >= ROOM_FOR_NUMBER
+
+
+def style(stores: int) -> str:
+    """Style sheet: the light color scheme, and the dark one as a media query."""
+
+    def scheme(which: int, ground: str, edge: str, ink: str, soft: str, line: str) -> str:
+        rules = [f".ground{{fill:{ground};stroke:{edge}}}text{{fill:{ink}}}"]
+        rules += [f".small,.tick{{fill:{soft}}}.grid{{stroke:{line}}}"]
+        rules += [f".s{index}{{fill:{COLORS[index][which]}}}" for index in range(stores)]
+        return "".join([*rules, ".inside{fill:#ffffff}"])
+
+    return (
+        f"text{{font-family:{FONT};font-size:12px}}"
+        ".title{font-size:17px;font-weight:600}.panel,.legend{font-size:13px}"
+        ".panel,.group{font-weight:600}.small,.tick,.number,.inside{font-size:11px}"
+        ".middle{text-anchor:middle}.end{text-anchor:end}.pale{opacity:0.4}"
+        + scheme(0, "#ffffff", "#d5d9de", "#1f2328", "#59636e", "#e4e7eb")
+        + "@media (prefers-color-scheme: dark){"
+        + scheme(1, "#14181d", "#333a42", "#e6e9ed", "#9aa4af", "#2a3037")
+        + "}"
+    )
+
+
+def text(x: float, y: float, content: str, kind: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(content)}</text>'
+
+
+def number(x: float, y: float, width: float, content: str) -> str:
+    """Write a number above a bar; vertically if the bar is narrow."""
+    middle = x + width / 2
+    if width >= ROOM_FOR_NUMBER:
+        return text(middle, y - 4, content, "number middle")
+    turned = f"translate({middle + 4:.1f} {y - 4:.1f}) rotate(-90)"
+    return f'<text transform="{turned}" class="number">{escape(content)}</text>'
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str) -> str:
+    size = f'width="{width:.1f}" height="{max(height, 1):.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} class="{kind}"/>'
+
+
+def grid(lines: Sequence[tuple[float, str]]) -> list[str]:
+    drawn = []
+    for y, label in lines:
+        ends = f'x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"'
+        drawn.append(f'<line {ends} class="grid"/>')
+        drawn.append(text(LEFT - 8, y + 4, label, "tick end"))
+    return drawn
+
+
+def xml_quoted(content: str) -> str:
+    return escape(content, {'"': "&quot;"})
+
+
+def nice_step(most: float) -> float:
+    """Grid step for about five lines: 1, 2 or 5 times a power of ten."""
+    if most <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most / 5))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit * 5 >= most * 0.999)
+
+
+def short(value: float) -> str:
+    """Format with at most three digits: 950, 9.5k, 12k."""
+    if value < 999.5:
+        return f"{value:.0f}"
+    return f"{value / 1e3:.1f}k" if value < 9950 and value % 1000 else f"{value / 1e3:.0f}k"
+
+
+def duration(micros: float) -> str:
+    """Format µs with few digits: 45 µs, 1.2 ms, 0.5 s; NaN is a dash."""
+    if math.isnan(micros):
+        return "–"
+    for unit, size in (("µs", 1.0), ("ms", 1e3), ("s", 1e6)):
+        if (value := micros / size) < 999.5 or unit == "s":
+            whole = value >= 9.95 or abs(value - round(value)) < 0.05
+            return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}"
+    raise AssertionError(micros)

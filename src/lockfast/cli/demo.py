@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
+import json
 import os
 import signal
 import sqlite3
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lockfast import clock
-from lockfast.cli.main import option, verb
-from lockfast.cli.screen import Screen
+from lockfast.cli import Screen, duration
+from lockfast.cli.main import JSON, end, exits, option, verb
 from lockfast.cli.workers import Failure, Worker
 from lockfast.errors import ConfigurationError, HoldLost
 from lockfast.sync import Client, Hold, connect
@@ -49,25 +49,22 @@ class Failed(Exception):
     """\
 Show eight processes that increment one counter, with and without the lock; holders that are
 killed; a stale writer that is refused. Exits with 0 only if every claim held.""",
-    "",
+    exits("every claim held", "  1    a claim did not hold\n"),
     [
         option(
-            "--seconds", type=float, metavar="N", default=15.0,
-            help="approximate duration in seconds (default: 15)",
-        )
+            "--seconds", type=duration, metavar="TIME", default=15.0,
+            help="approximate duration (default: 15s)",
+        ),
+        JSON,
     ],
 )  # fmt: skip
 def demo(args: argparse.Namespace) -> int:
-    return show(seconds=args.seconds)
-
-
-def show(*, seconds: float = 15.0) -> int:
-    """Run the demo and return the exit code."""
-    if not 1 <= seconds <= 3600:
-        raise ConfigurationError(f"--seconds {seconds:g}: must be between 1 and 3600")
+    if not 1 <= args.seconds <= 3600:
+        raise ConfigurationError(f"--seconds {args.seconds:g}: must be between 1 and 3600")
     for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _end)
-    with contextlib.closing(Screen()) as screen, contextlib.ExitStack() as stack:
+        signal.signal(signum, end)
+    quiet = io.StringIO() if args.json else None
+    with contextlib.closing(Screen(quiet)) as screen, contextlib.ExitStack() as stack:
         scratch = tempfile.TemporaryDirectory(prefix="lockfast-demo-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(scratch))
         with contextlib.closing(sqlite3.connect(folder / WITNESS)) as witness, witness:
@@ -78,11 +75,16 @@ def show(*, seconds: float = 15.0) -> int:
             processes.append(DemoProcess(folder, number))
             stack.callback(processes[-1].end)
         client = stack.enter_context(connect(f"sqlite://{folder / LOCKS}"))
+        demo, failure = Demo(screen, folder, processes, client, args.seconds), None
         try:
-            return Demo(screen, folder, processes, client, seconds).play()
+            code = demo.play()
         except Failed as failed:
+            code, failure = 1, str(failed)
             screen.line(f"\n{screen.paint('red', f'The demo has failed: {failed}')}")
-            return 1
+        if args.json:
+            claims = [{"claim": claim, "holds": holds} for holds, claim in demo.claims]
+            print(json.dumps({"claims": claims, "failure": failure}, indent=2))
+        return code
 
 
 class Demo:
@@ -96,7 +98,7 @@ class Demo:
     ) -> None:
         self._screen, self._folder, self._processes = screen, folder, processes
         self._client, self._seconds, self._board = client, seconds, Board(folder)
-        self._claims: list[tuple[bool, str]] = []
+        self.claims: list[tuple[bool, str]] = []
 
     def play(self) -> int:
         screen, paint = self._screen, self._screen.paint
@@ -117,9 +119,9 @@ class Demo:
     def _end(self) -> int:
         screen, paint = self._screen, self._screen.paint
         screen.line()
-        for holds, claim in self._claims:
+        for holds, claim in self.claims:
             screen.line(paint("green", f" ✓ {claim}") if holds else paint("red", f" ✗ {claim}"))
-        return 0 if all(holds for holds, _ in self._claims) else 1
+        return 0 if all(holds for holds, _ in self.claims) else 1
 
     def _scene(self, number: int, title: str) -> None:
         self._screen.line(f"\n{self._screen.paint('cyan', f'{number}')}  {title}")
@@ -157,7 +159,7 @@ class Demo:
         shares = f"smallest share = {fair:.0f} % of the largest"
         self._screen.line(f"   {handovers:,.0f} hand-overs/s · {shares}")
         claim = f"with the lock: {lost} of {value:,} updates lost"
-        self._claims.append((lost == 0 and value > 0, claim))
+        self.claims.append((lost == 0 and value > 0, claim))
 
     def _bars(self, scores: Sequence[int], passed: float) -> list[str]:
         """Draw one bar per process. They grow with time; the longest is full at the end."""
@@ -190,7 +192,7 @@ class Demo:
             self._screen.live([f"{action} → pid {holder.pid} {later}"], last=True)
         released = holder.ask("release")
         claim = f"{KILLS} holders killed: at most {longest * 1000:.0f} ms until the next one"
-        self._claims.append((released and longest < lease, claim))
+        self.claims.append((released and longest < lease, claim))
 
     def _wait_for_queue(self, length: int) -> None:
         until = clock.now() + PATIENCE
@@ -222,8 +224,8 @@ class Demo:
         with contextlib.closing(sqlite3.connect(self._folder / WITNESS)) as witness:
             (text,) = witness.execute("SELECT text FROM account").fetchone()
         kept = accepted and refused and text == "the-heir" and new > old
-        self._claims.append((kept, "the stale writer was refused by its fence"))
-        self._claims.append((knows, "the stale writer learned that its hold is lost"))
+        self.claims.append((kept, "the stale writer was refused by its fence"))
+        self.claims.append((knows, "the stale writer learned that its hold is lost"))
 
     def _drain(self, sleeper: DemoProcess, lease: float) -> None:
         """Show the sleeper's lease running out."""
@@ -238,10 +240,6 @@ class Demo:
 
 def _short(fence: int) -> str:
     return f"…{fence % 10**9:09d}"
-
-
-def _end(signum: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signum)
 
 
 # ---- the processes --------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""`lockfast doctor [URL]`: check whether a store is fit for locks, and what to do about it.
+"""`lockfast doctor [URL]`: check whether a store is fit for locks, and what to do about it;
+`lockfast schema URL`: print the tables of a SQL store.
 
     contact ── cannot be reached ──► one check, and no more
       │
@@ -10,6 +11,10 @@
 
 The doctor uses a random name of its own, as a user's program would. It touches no other lock and
 leaves nothing behind, except tables that the first use of the store would create.
+
+The schema is for deployments where migrations create tables, with another user than the
+application's. The server is not contacted: the script contains the very statements that the first
+use would run.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import re
 import secrets
 import sys
 import textwrap
@@ -27,11 +34,12 @@ from dataclasses import asdict
 from functools import partial
 
 from lockfast import clock
+from lockfast.cli import has_colors, painted, printable, room
 from lockfast.cli.admin import log_silenced, moment
 from lockfast.cli.main import JSON, NO, UNREACHABLE, exits, option, store, switch, verb
-from lockfast.cli.screen import has_colors, painted, printable, room
-from lockfast.errors import AcquireTimeout, BackendError, LockfastError
-from lockfast.stores.health_checks import HealthCheck, Level, SupportsHealthChecks, bad, note, ok
+from lockfast.errors import AcquireTimeout, BackendError, ConfigurationError, LockfastError
+from lockfast.stores import DEFAULT_URL_VARIABLE
+from lockfast.stores.health_checks import HealthCheck, Level, bad, ok
 from lockfast.sync import Client, Hold, connect
 
 NAMESPACE = "lockfast-doctor"
@@ -122,7 +130,7 @@ def _summary(checks: list[HealthCheck], worst: Level) -> str:
 def _document(client: Client, checks: list[HealthCheck], worst: Level) -> dict[str, object]:
     """Format the result as JSON; docs/operators.md lists the fields."""
     return {
-        "store": client.store.url,
+        "store": client._endpoint.url,
         "kind": client.capabilities.store,
         "reaches": client.capabilities.across,
         "at": moment(clock.wall()),
@@ -146,17 +154,14 @@ def examine(client: Client) -> Iterator[HealthCheck]:
                 yield from _store_checks(client)  # may show the reason, if the server answers
                 return
         else:
-            yield ok("contact", f"{client.store.url} answers")
+            yield ok("contact", f"{client._endpoint.url} answers")
         yield from _store_checks(client)
         yield from _verbs(client, name)
 
 
 def _store_checks(client: Client) -> Iterator[HealthCheck]:
-    if not isinstance(client.store, SupportsHealthChecks):
-        yield note("store", "this kind of store has no health checks of its own")
-        return
     try:
-        yield from client.store.health_checks()
+        yield from client._endpoint.health_checks()
     except BackendError:
         pass  # reported by the contact check, or by the verbs that follow
 
@@ -285,3 +290,56 @@ def judged_clock(skew: float, error: float) -> HealthCheck:
         "with another clock they end early or late, and once_every periods begin at its time"
     )
     return HealthCheck(Level.WARN, "clock", text, "synchronize both clocks with NTP", facts)
+
+
+# ---- lockfast schema -------------------------------------------------------------------------
+
+SCHEMA_EPILOG = f"""\
+Only the scheme of the URL matters: postgresql:// is enough. The server is not contacted.
+
+examples:
+  lockfast schema postgresql://db/app > migrations/0042_lockfast.sql
+  lockfast schema postgresql:// | psql --set ON_ERROR_STOP=1 postgresql://admin@db/app
+  lockfast schema mysql:// | mariadb --host db --user admin --password app
+
+{exits("the script was printed")}"""
+
+TABLES = ["lockfast_names", "lockfast_rows", "lockfast_transactions"]
+HEAD = """\
+-- The tables of lockfast, for {server}. Its first use creates them, if permitted.
+-- Existing tables are left as they are.
+--
+--   lockfast_names         a row for each name that is in use, with its first holder
+--   lockfast_rows          further holders of a name, and its waiters
+--   lockfast_transactions  the rows that transaction locks lock
+--
+-- A user that does not own the tables needs:
+{grants}
+"""
+GRANT = "--   GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO app;"
+
+
+@verb(
+    "Print the tables that a SQL store needs, as a SQL script. Connects to nothing.",
+    SCHEMA_EPILOG,
+    [option("store", nargs="?", metavar="URL", help="URL of the store (default: $LOCKFAST_URL)")],
+)
+def schema(args: argparse.Namespace) -> int:
+    from lockfast.stores.sql.mysql import schema as mysql
+    from lockfast.stores.sql.postgres import schema as postgres
+
+    url = args.store or os.environ.get(DEFAULT_URL_VARIABLE) or ""
+    match re.split(r"[^a-z+]", url, maxsplit=1)[0]:
+        case "postgresql" | "postgres":
+            server, grants = "PostgreSQL 12 or later", [", ".join(TABLES)]
+            tables = postgres.TABLES
+        case "mysql" | "mariadb":
+            server, grants = "MariaDB 10.6 or later, or MySQL 8", TABLES
+            tables = "".join(f"{table.rstrip()};\n" for table in mysql.TABLES)
+        case "":
+            raise ConfigurationError("no URL: use lockfast schema postgresql://… (or mysql://…)")
+        case other:
+            needing = "postgresql://, mysql:// and mariadb:// do"
+            raise ConfigurationError(f"{other}:// needs no tables; {needing}")
+    print(HEAD.format(server=server, grants="\n".join(map(GRANT.format, grants))) + tables, end="")
+    return 0

@@ -1,9 +1,13 @@
-"""`lockfast ls`, `lockfast show` and `lockfast break`: look at holds, and break them.
+"""`lockfast ls`, `show`, `break` and `watch`: look at holds, and break them.
 
 Compare and break: between looking and breaking, the lock may have passed to another holder, which
 must not be broken. So the request carries the fence that was seen, and the store compares and
 breaks in one step. --fence may be omitted only on a terminal and with exactly one holder: then the
 holder and its fence are shown, and "yes" refers to that hold. A script must pass the fence.
+
+A store notifies waiters of a release, not observers, so watching means inspecting several times a
+second. Changes between two inspections that cancel out are missed. A hold that is gone was released
+or broken, or its holder died: these look the same, unless its lease had expired.
 """
 
 from __future__ import annotations
@@ -11,13 +15,26 @@ from __future__ import annotations
 import argparse
 import json
 import select
+import signal
 import sys
 import time
+from typing import Never
 
+from lockfast.cli import escaped, room, shell_quoted, table
 from lockfast.cli import main as cli
-from lockfast.cli.admin import Address, Admin, Inspection, administer, describe, lease_left, moment
+from lockfast.cli.admin import (
+    Address,
+    Admin,
+    Event,
+    Inspection,
+    Watch,
+    about_break,
+    administer,
+    describe,
+    lease_left,
+    moment,
+)
 from lockfast.cli.main import exits, fail, option, print_stderr, switch, verb
-from lockfast.cli.screen import escaped, room, shell_quoted, table
 from lockfast.errors import BackendError, ConfigurationError
 from lockfast.model import Holder
 
@@ -182,6 +199,7 @@ def _break_command(address: Address, fence: int) -> str:
 POLL = 0.2
 WHICH = "fence of the hold to break (see lockfast show)"
 FENCE = option("--fence", type=int, metavar="N", help=WHICH)
+YES = switch("--yes", help="break without asking")
 NOTHING = "  1    nothing was broken: the lock is free or has another fence, or you answered no\n"
 BREAK_EPILOG = f"""\
 The holder is not asked. If it is alive, it continues until its next renewal, a third of its lease
@@ -204,12 +222,14 @@ examples:
 @verb(
     "Break a hold on a name, if it still has this fence.",
     BREAK_EPILOG,
-    [cli.NAME, FENCE, switch("--yes", help="break without asking"), cli.ONCE, *cli.store()],
+    [cli.NAME, FENCE, YES, cli.ONCE, cli.JSON, *cli.store()],
 )
 def break_hold(args: argparse.Namespace) -> int:
     asks = not args.yes
     if asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
         return fail("there is no terminal to ask on: add --yes to break without asking", cli.USAGE)
+    if asks and args.json:
+        return fail("--json does not ask: add --yes", cli.USAGE)
     if not asks and args.fence is None:
         return fail("--yes needs --fence: the fence that lockfast show prints", cli.USAGE)
     with administer(args) as admin:
@@ -220,7 +240,7 @@ def break_hold(args: argparse.Namespace) -> int:
             return _no_such_hold(inspection, args.fence)
         if asks and not _confirmed(inspection, admin, found[0]):
             return fail("nothing was broken", cli.NO)
-        return _break(admin, inspection.address, found[0])
+        return _break(admin, inspection, found[0], args.json)
 
 
 def _no_such_hold(inspection: Inspection, fence: int | None) -> int:
@@ -237,12 +257,7 @@ def _no_such_hold(inspection: Inspection, fence: int | None) -> int:
 
 def _confirmed(inspection: Inspection, admin: Admin, holder: Holder) -> bool:
     print(_headline(inspection, admin), "", *_holders(inspection, wide=False), "", sep="\n")
-    print(
-        f"{describe(holder.who)}\nhas held it for {inspection.age(holder)}; "
-        f"its lease ends in {lease_left(holder)} unless it is renewed.\n"
-        f"Breaking makes fence {holder.fence} stale, and grants the lock to the next waiter at "
-        "once.\nThe holder, if alive, continues until its next renewal reports the loss."
-    )
+    print(about_break(inspection, holder))
     return _answer("Break it? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -258,8 +273,8 @@ def _answer(question: str) -> str:
     return line
 
 
-def _break(admin: Admin, address: Address, holder: Holder) -> int:
-    name = escaped(address.name)
+def _break(admin: Admin, inspection: Inspection, holder: Holder, as_json: bool) -> int:
+    address, name = inspection.address, escaped(inspection.address.name)
     try:
         broken = admin.break_hold(address, holder.fence)
     except BackendError as error:
@@ -268,12 +283,102 @@ def _break(admin: Admin, address: Address, holder: Holder) -> int:
     if not broken:
         why = f"the hold with fence {holder.fence} has ended meanwhile, nothing was broken"
         return fail(f"{name}: {why}", cli.NO)
-    print(f"{name}: broken, fence {holder.fence} of {describe(holder.who)}")
+    after: list[Holder] | None = None
     try:
-        current = admin.inspect(address).snapshot.holders[:5]
+        after = [*admin.inspect(address).snapshot.holders[:5]]
     except BackendError as error:
         print_stderr(f"the new holder could not be determined: {error}")
-    else:
-        lines = [f"held now by {describe(one.who)}, fence {one.fence}" for one in current]
+    if as_json:
+        about = {"store": admin.store, **address._asdict(), "broken": True}
+        documents = None if after is None else [*map(inspection.claim_document, after)]
+        previous = inspection.claim_document(holder)
+        print(json.dumps({**about, "previous": previous, "holders": documents}, indent=2))
+        return 0
+    print(f"{name}: broken, fence {holder.fence} of {describe(holder.who)}")
+    if after is not None:
+        lines = [f"held now by {describe(one.who)}, fence {one.fence}" for one in after]
         print("\n".join(lines) or "not held now")
     return 0
+
+
+# Seconds between two inspections: short after an event, growing while nothing happens.
+SHORTEST, LONGEST, GROWTH = 0.05, 0.25, 1.3
+RETRY = 1.0  # while the store does not answer
+WATCH_EPILOG = f"""\
+The name is inspected 4 to 20 times a second; changes in between may be missed. The first lines show
+its state (holds, waits, free), the following ones what happens:
+
+  acquired  a new holder
+  passed    from one holder to the next, and how the first hold ended
+  ended     released or broken (or its process or session ended): the store does not say which
+  lapsed    the lease expired without a renewal: the holder is dead, paused or disconnected
+  waits     a waiter joined the queue
+  left      a waiter left the queue without the lock: timed out, or died
+
+While the store does not answer, watch keeps trying; stderr reports the outage and its end. Stop
+with Ctrl-C.
+
+examples:
+  lockfast watch nightly-report
+  lockfast watch nightly-report --json | jq -r 'select(.event == "lapsed") | .previous.host'
+
+{exits("never: watch ends by a signal or a closed pipe")}"""
+
+
+@verb(
+    "Print what happens to a name, line by line, until Ctrl-C.",
+    WATCH_EPILOG,
+    [
+        cli.NAME,
+        cli.ONCE,
+        cli.JSON_LINES,
+        *cli.store(),
+    ],
+)
+def watch(args: argparse.Namespace) -> int:
+    before = signal.signal(signal.SIGTERM, cli.end)
+    try:
+        with administer(args) as admin:
+            address = admin.address(args.name, once=args.once)
+            _follow(Watch(admin, address, admin.capabilities), args.json)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _follow(watch: Watch, as_json: bool) -> Never:
+    _print(watch, watch.poll(), as_json)  # an unreachable store is an error at first
+    unreachable = False
+    pause = SHORTEST
+    while True:
+        _sleep(pause)
+        try:
+            events = watch.poll()
+        except BackendError as error:
+            if not error.transient:
+                raise
+            if not unreachable:
+                print_stderr(f"{error}; still trying")
+            unreachable, pause = True, RETRY
+            continue
+        if unreachable:
+            print_stderr("the store answers again")
+        pause = SHORTEST if events or unreachable else min(pause * GROWTH, LONGEST)
+        unreachable = False
+        _print(watch, events, as_json)
+
+
+def _print(watch: Watch, events: list[Event], as_json: bool) -> None:
+    for event in events:
+        print(json.dumps(watch.document(event)) if as_json else watch.line(event))
+    sys.stdout.flush()
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep; raise `BrokenPipeError` as soon as the reader of stdout is gone, so that
+    ``watch … | head -1`` ends then and not at the next hand-over."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    for _, events in poll.poll(seconds * 1000):
+        if events & select.POLLERR:
+            raise BrokenPipeError
+        time.sleep(seconds)  # the terminal hung up: SIGHUP follows

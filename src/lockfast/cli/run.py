@@ -1,4 +1,4 @@
-"""`lockfast run NAME -- command`: hold the lock exactly as long as the command runs.
+"""`lockfast run NAME command`: hold the lock exactly as long as the command runs.
 
     wait for the lock ── a signal, busy, no store ──► exit; nothing is left behind
       │
@@ -38,11 +38,11 @@ from types import FrameType
 from typing import Any, Self
 
 from lockfast import clock
+from lockfast.cli import duration, escaped, is_terminal, shorten
 from lockfast.cli import main as cli
 from lockfast.cli.admin import Admin, Inspection, describe
 from lockfast.cli.child import Child
 from lockfast.cli.main import fail, option, print_stderr, switch
-from lockfast.cli.screen import escaped, is_terminal, shorten
 from lockfast.errors import (
     AcquireTimeout,
     BackendError,
@@ -79,13 +79,16 @@ All users of a name must agree on its kind: a lock, or --semaphore with the same
 --write. On a terminal, a status line shows the holder and the queue position while waiting.
 
 examples:
-  lockfast run report -- ./report.sh                    wait for the lock, then run
-  lockfast run report --timeout 60 -- ./report.sh       exit 75 if not acquired within a minute
-  lockfast run report --skip -- ./report.sh             for cron: exit 0 if it runs already
-  lockfast run encode --semaphore 4 -- ffmpeg …         at most four at a time, on all hosts
-  lockfast run config --read -- ./use-it                together with other readers
-  lockfast run config --write -- ./change-it            excludes readers and writers
-  lockfast run import --max-hold 3600 --label nightly -- make import
+  lockfast run report ./report.sh                    wait for the lock, then run
+  lockfast run report --timeout 1m ./report.sh       exit 75 if not acquired within a minute
+  lockfast run report --skip ./report.sh             for cron: exit 0 if it runs already
+  lockfast run encode --semaphore 4 ffmpeg …         at most four at a time, on all hosts
+  lockfast run config --read ./use-it                together with other readers
+  lockfast run config --write ./change-it            excludes readers and writers
+  lockfast run import --max-hold 1h30m --label nightly make import
+
+Times are seconds, or 500ms, 10s, 5m, 1h30m, 2d. lockfast's options end where the command begins, or
+at --, which a command needs whose name begins with a dash.
 
 exit codes:
   the command's own; 128 + n if signal n ended the command, or ended lockfast while it waited
@@ -109,7 +112,7 @@ def _kinds(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(flag: str, text: str) -> cli.Declare:
-    return option(flag, type=float, metavar="S", help=text)
+    return option(flag, type=duration, metavar="TIME", help=text)
 
 
 @cli.verb(
@@ -117,26 +120,26 @@ def _seconds(flag: str, text: str) -> cli.Declare:
     EPILOG,
     [
         cli.NAME,
-        _seconds("--timeout", "seconds to wait; 0: do not wait (default: forever)"),
+        _seconds("--timeout", "how long to wait, as in 10s; 0: do not wait (default: forever)"),
         switch(
             "--skip", help="exit 0 without running if the lock is held, at once or after --timeout"
         ),
         _kinds,
         _seconds(
-            "--lease", "seconds until the lock is free if lockfast dies unnoticed (default: 30)"
+            "--lease", "time until the lock is free if lockfast dies unnoticed (default: 30s)"
         ),
-        _seconds("--max-hold", "stop the command before S seconds are over"),
+        _seconds("--max-hold", "stop the command before this time is over"),
         option("--label", metavar="TEXT", help="label shown to operators (default: run COMMAND)"),
         *cli.store(),
     ],
-    usage="lockfast run NAME [options] -- command …",
+    usage="lockfast run NAME [options] [--] command …",
 )
 def run(args: argparse.Namespace) -> int:
     """Hold the lock while the command runs, and return the exit code. Takes over the signals and
     the children of this process, so call it in a dedicated one."""
     if not args.command:
-        usage = f"lockfast run {args.name} -- command arguments… (see lockfast run --help)"
-        return fail(f"the command must come after --: {usage}", cli.USAGE)
+        usage = f"lockfast run {args.name} command arguments… (see lockfast run --help)"
+        return fail(f"the command is missing: {usage}", cli.USAGE)
     for flag, seconds in (("--lease", args.lease), ("--max-hold", args.max_hold)):
         if seconds is not None and not seconds >= MIN_LEASE:
             least = f"must be at least {MIN_LEASE:g} s"

@@ -13,9 +13,10 @@ from operator_commands import Command
 import lockfast
 from lockfast.cli import doctor
 from lockfast.cli.doctor import examine, judged_clock, judged_latency
+from lockfast.stores import Endpoint
 from lockfast.stores.health_checks import Level, version_of
-from lockfast.stores.sqlite import health
-from lockfast.stores.sqlite.health import check_location, file_system_of
+from lockfast.stores.sqlite import endpoint
+from lockfast.stores.sqlite.endpoint import check_location, file_system_of
 from lockfast.stores.zookeeper.health import health_checks
 from lockfast.stores.zookeeper.session import Address
 
@@ -104,7 +105,7 @@ def test_a_file_is_fit_unless_others_may_write_to_it_or_the_disk_is_full(
     assert "warn" in Verdict(command, url).levels("rights")
     (tmp_path / "locks.db").chmod(0o660)
     assert "note" in Verdict(command, url).levels("rights")
-    monkeypatch.setattr(health, "MIN_FREE", 2**62)
+    monkeypatch.setattr(endpoint, "MIN_FREE", 2**62)
     full = Verdict(command, url)
     assert (full.code, full.levels("room")) == (1, {"bad"})
 
@@ -150,16 +151,22 @@ def test_an_invalid_url_is_reported_in_one_line(command: Command) -> None:
     assert (result.code, result.out) == (2, "") and result.err.count("\n") == 1
 
 
-class Bare:
+class Bare(Endpoint):
     """A store without health checks of its own."""
 
-    def __init__(self, store: Any) -> None:
-        self.url, self.blocking, self.tasks = store.url, store.blocking, store.tasks
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.url, self._inner = endpoint.url, endpoint
+
+    def blocking(self, signal: Any) -> Any:
+        return self._inner.blocking(signal)
+
+    def tasks(self, signal: Any) -> Any:
+        return self._inner.tasks(signal)
 
 
 def test_a_store_without_health_checks_is_tried_all_the_same() -> None:
     with lockfast.connect("memory://") as real:
-        client = lockfast.Client.on(Bare(real.store), lease=30, namespace="default")
+        client = lockfast.Client._on(Bare(real._endpoint), lease=30, namespace="default")
         found = {one.about: one.level for one in examine(client)}
     assert found["store"] is Level.NOTE and found["rights"] is found["latency"] is Level.OK
 
@@ -181,7 +188,7 @@ def test_an_outage_during_the_checks_is_reported(
         raise lockfast.BackendError("unreachable")
 
     with lockfast.connect("memory://") as client:
-        client.store.health_checks = fail  # type: ignore[attr-defined]
+        client._endpoint.health_checks = fail  # type: ignore[attr-defined]
         monkeypatch.setattr(client, "names", fail)
         monkeypatch.setattr(doctor, "_break", fail)
         found = [one.found for one in examine(client) if one.level is Level.BAD]

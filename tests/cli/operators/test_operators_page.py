@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import lockfast
+from lockfast.cli.main import VERBS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operators.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -77,6 +78,29 @@ def shape(document: Any) -> Any:
     if isinstance(document, list):
         return [shape(value) for value in document]
     return type(document).__name__ if not isinstance(document, int | float) else "number"
+
+
+EXITS = re.search(r"## Exit codes\n(.*?)(?:\n## |\Z)", PAGE, re.DOTALL)
+
+
+def codes_of_the_page() -> dict[int, str]:
+    """The verbs that may end with a code, by the code."""
+    assert EXITS is not None
+    rows = re.findall(r"^\| ([\d, ]+) \| .* \| (.*) \|$", EXITS[1], re.MULTILINE)
+    return {int(code): verbs for codes, verbs in rows for code in codes.split(",")}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_exit_codes_in_the_help_of_a_verb_are_those_of_the_page(verb: str) -> None:
+    command = [sys.executable, "-m", "lockfast", verb, "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    section = text.partition("exit codes:\n")[2]
+    codes = re.findall(r"^  ((?:\d+)(?:, \d+)*)  ", section, re.MULTILINE)
+    documented = codes_of_the_page()
+    found = [int(code) for each in codes for code in each.split(",")]
+    assert {0, 2} <= set(found)
+    for code in found:
+        assert documented[code] == "all" or f"`{verb}`" in documented[code], code
 
 
 def test_the_page_has_commands() -> None:

@@ -8,8 +8,7 @@ import time
 import pytest
 
 import lockfast
-from lockfast.cli.admin import Address, Admin
-from lockfast.cli.watch import Event, Watch, changes
+from lockfast.cli.admin import Address, Admin, Event, Watch, changes
 from lockfast.model import Capabilities, Holder, Snapshot, Waiter, Who
 
 PATIENCE = 20.0

@@ -42,13 +42,14 @@ class Driven:
         self.raw = b""
         self.before = termios.tcgetattr(theirs)
         self._theirs = theirs
+        inherited = {key: os.environ[key] for key in os.environ if key not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [*CONTROLLED, *command],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**inherited, "TERM": "xterm-256color", **environment},
         )
 
     def resize(self, columns: int, lines: int, *, initial: bool = False) -> None:
@@ -70,6 +71,11 @@ class Driven:
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
+
+    def answer(self, key: str) -> None:
+        """Type a key a moment after a question was drawn, as a person does."""
+        time.sleep(0.3)
+        self.type(key)
 
     @property
     def text(self) -> str:

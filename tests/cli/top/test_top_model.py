@@ -1,12 +1,14 @@
-"""Figures derived from two inspections, which names are inspected, and sort orders. No store."""
+"""Figures derived from two inspections, which names are inspected, and the poller. No store."""
 
 from __future__ import annotations
 
 import pytest
 
-from lockfast.cli import top_model
-from lockfast.cli.admin import Address, Inspection
-from lockfast.cli.top_model import MOST_INSPECTIONS, MOST_KEPT, Model, Order, updated
+from both_apis import until
+from lockfast.cli import top
+from lockfast.cli.admin import Address, Admin, Inspection
+from lockfast.cli.top import HISTORY, MOST_INSPECTIONS, MOST_KEPT, RECENT, Model, Poller, updated
+from lockfast.errors import BackendError
 from lockfast.model import ALL_SLOTS, LATCH, Holder, Snapshot, Waiter, Who
 
 ME = Who("host", 1, "thread")
@@ -81,52 +83,13 @@ def test_lapsed_holds_stay_counted_when_the_name_is_free():
     assert model.totals().lapsed == 2 and model.totals().names == 0
 
 
-def test_names_are_sorted_by_longest_wait_then_longest_hold():
-    model = Model()
-    model.inspected(inspection("idle", 1, since=50), 0.0)
-    model.inspected(inspection("older", 1, since=10), 0.0)
-    model.inspected(inspection("one waits", 1, waiters=[99]), 0.0)
-    model.inspected(inspection("waits long", 1, waiters=[99, 30]), 0.0)
-    assert names(model.rows(Order.WAIT, "")) == ["waits long", "one waits", "older", "idle"]
-    assert names(model.rows(Order.HOLD, ""))[0] == "older"
-    assert names(model.rows(Order.NAME, "")) == ["idle", "older", "one waits", "waits long"]
-
-
-def test_lines_do_not_swap_although_names_are_inspected_one_after_the_other():
-    model = Model()
-    model.inspected(inspection("a", 1, since=90.0, now=100.0), 0.0)
-    model.inspected(inspection("b", 2, since=90.0, now=100.3), 0.0)
-    assert names(model.rows(Order.WAIT, "")) == ["a", "b"]
-    model.inspected(inspection("a", 1, since=90.0, now=101.9), 1.0)
-    assert names(model.rows(Order.WAIT, "")) == ["a", "b"]
-
-
-def test_names_can_be_sorted_by_hand_overs_and_by_lapsed_holds():
-    model = Model()
-    for second in range(5):
-        model.inspected(inspection("busy", second, now=100.0 + second), float(second))
-        model.inspected(inspection("quiet", 77, now=100.0 + second), float(second))
-    assert names(model.rows(Order.RATE, ""))[0] == "busy"
-    model.inspected(inspection("quiet", 77, left=0.1, now=105.0), 5.0)
-    model.inspected(inspection("quiet", 78, now=106.0), 6.0)
-    assert names(model.rows(Order.LAPSED, ""))[0] == "quiet"
-
-
-def test_sort_orders_rotate():
-    order, seen = Order.WAIT, []
-    for _ in Order:
-        seen.append(order)
-        order = order.next()
-    assert seen == list(Order) and order is Order.WAIT
-
-
 def test_a_filter_finds_names_holders_and_labels():
     model = Model()
     model.inspected(inspection("orders:1", 1, who=Who("web-1", 5, "t", "import")), 0.0)
     model.inspected(inspection("reports", 1, who=Who("batch", 5, "t")), 0.0)
     for text, found in (("ORD", ["orders:1"]), ("import", ["orders:1"]), ("batch", ["reports"])):
-        assert names(model.rows(Order.NAME, text)) == found
-    assert len(model.rows(Order.NAME, "")) == 2 and not model.rows(Order.NAME, "nobody")
+        assert names(model.matching(text)) == found
+    assert len(model.matching("")) == 2 and not model.matching("nobody")
 
 
 def test_a_round_inspects_some_of_100_000_names_and_all_are_inspected_in_rotation():
@@ -162,13 +125,13 @@ def test_a_few_names_are_inspected_once_each():
 
 
 def test_contended_and_longest_held_names_are_kept(monkeypatch):
-    monkeypatch.setattr(top_model, "MOST_KEPT", 50)
+    monkeypatch.setattr(top, "MOST_KEPT", 50)
     model = Model()
     model.inspected(inspection("waited", 1, since=99, waiters=[99]), 0.0)
     model.inspected(inspection("long", 1, since=1), 0.0)
     for number in range(500):
         model.inspected(inspection(f"{number}", 1, since=50), 0.0)
-    kept = names(model.rows(Order.NAME, ""))
+    kept = names(model.matching(""))
     assert len(kept) <= 50 + MOST_INSPECTIONS < MOST_KEPT and {"waited", "long"} <= set(kept)
 
 
@@ -179,4 +142,116 @@ def test_totals_count_the_known_names():
     model.inspected(inspection("b", 1, slots=ALL_SLOTS), 0.0)
     totals = model.totals()
     assert (totals.names, totals.known, totals.contended, totals.waiting) == (3, 2, 1, 2)
-    assert model.get(address("a")) is not None and model.get(address("c")) is None
+    assert names(model.matching("")) == ["a", "b"]
+
+
+# ---- history --------------------------------------------------------------------------------
+
+
+def test_the_latest_hand_overs_of_a_name_are_kept_with_both_holders():
+    seen = updated(None, inspection("n", 1), 0.0)
+    seen = updated(seen, inspection("n", 2, waiters=[95]), 1.0)
+    (event,) = seen.recent  # joining the queue is no hand-over
+    assert (event.before.fence, event.holder.fence) == (1, 2)
+    for second in range(2, 50):
+        seen = updated(seen, inspection("n", 1 + second), float(second))
+    assert [event.holder.fence for event in seen.recent] == [*range(51 - RECENT, 51)][-RECENT:]
+
+
+def test_a_name_keeps_its_rates_and_waits_for_a_sparkline():
+    seen = updated(None, inspection("n", 1, waiters=[97.5]), 0.0)
+    assert (seen.rates, seen.waits) == ((), (2.5,))
+    for second in range(1, 2 * HISTORY):
+        seen = updated(seen, inspection("n", 1 + second), float(second))
+    assert seen.rates == (1.0,) * HISTORY and seen.waits == (0.0,) * HISTORY
+
+
+def test_a_round_adds_a_point_to_the_sparklines_of_all_names():
+    model = Model()
+    model.sample(10.0)
+    assert (list(model.rates), list(model.waits)) == ([], [0.0])
+    model.inspected(inspection("a", 1), 10.5)
+    model.inspected(inspection("a", 2, waiters=[96.0, 98.0]), 11.0)
+    model.inspected(inspection("b", 1), 11.0)
+    model.sample(12.0)
+    assert (list(model.rates), list(model.waits)) == ([0.5], [0.0, 4.0])
+
+
+# ---- polling --------------------------------------------------------------------------------
+
+
+class CountingAdmin(Admin):
+    """A store with very many names that counts listings and inspections."""
+
+    def __init__(self, count):
+        self.names = [address(f"{number:06}") for number in range(count)]
+        self.listings = self.inspections = 0
+        self.fails = False
+
+    def addresses(self, prefix, *, everywhere):
+        self.listings += 1
+        if self.fails:
+            raise BackendError("unreachable")
+        return self.names
+
+    def inspect(self, address):
+        self.inspections += 1
+        return inspection(address.name, 1)
+
+
+def poller_of(admin, interval=1.0):
+    return Poller(admin, "", everywhere=False, interval=interval)
+
+
+def test_a_round_sends_a_bounded_number_of_requests():
+    admin = CountingAdmin(100_000)
+    poller = poller_of(admin)
+    poller._round(1e9)
+    assert admin.listings == 1 and 0 < admin.inspections <= 200
+    assert poller.model.totals().names == 100_000
+
+
+def test_a_slow_listing_is_not_repeated_soon(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("lockfast.cli.top.clock.now", lambda: now[0])
+    admin = CountingAdmin(10)
+    addresses = admin.addresses
+
+    def slow(*args, **kwargs):
+        now[0] += 3.0
+        return addresses(*args, **kwargs)
+
+    admin.addresses = slow
+    poller = poller_of(admin)
+    for _ in range(40):
+        poller._round(now[0])
+        now[0] += 1.0
+    assert admin.listings == 2  # a listing of 3 s, then a pause of 30 s
+
+
+def test_a_slow_store_is_inspected_for_half_of_the_time(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("lockfast.cli.top.clock.now", lambda: now[0])
+    admin = CountingAdmin(1000)
+    inspect = admin.inspect
+
+    def slow(address):
+        now[0] += 0.1
+        return inspect(address)
+
+    admin.inspect = slow
+    poller_of(admin)._round(now[0])
+    assert admin.inspections in (5, 6)  # half a second of inspections that take 0.1 s
+
+
+def test_a_problem_ends_when_the_store_answers_again():
+    admin = CountingAdmin(1)
+    admin.fails = True
+    poller = poller_of(admin, 0.2)
+    poller.start()
+    until(lambda: poller.rounds >= 2)
+    assert poller.problem().startswith("no data for") and "unreachable" in poller.problem()
+    admin.fails = False
+    until(lambda: not poller.problem())
+    poller.stop()
+    assert not poller._thread.is_alive()
