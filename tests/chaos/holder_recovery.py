@@ -339,7 +339,7 @@ def main() -> None:
     witness = Witness(url, name, float(lease), apis.split(","))
     random.seed(name)
     if (scheme := url.partition(":")[0]) in ("redis", "zookeeper"):
-        importlib.import_module(f"lockfast.stores.{scheme}.store")  # once, not in each contender
+        importlib.import_module(f"lockfast.stores.{scheme}.endpoint")  # once, not in each contender
     try:
         witness.fork_all()
         print("ready", flush=True)

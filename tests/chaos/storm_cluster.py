@@ -24,7 +24,7 @@ LEASES = {"quick": 0.8, "usual": 1.2, "slow": 2.0}
 
 class ClusterStorm(Storm):
     leases = LEASES
-    module = "lockfast.stores.redis_cluster.store"
+    module = "lockfast.stores.redis_cluster.endpoint"
 
     def __init__(self, cluster: RedisCluster, seed: int) -> None:
         super().__init__(seed)

@@ -17,7 +17,7 @@ LEASES = {"quick": 0.5, "usual": 0.8, "slow": 1.3}
 
 class RedisStorm(ServerStorm):
     leases = LEASES
-    module = "lockfast.stores.redis.store"
+    module = "lockfast.stores.redis.endpoint"
 
     def url(self, ports: Sequence[int]) -> str:
         return f"redis://127.0.0.1:{ports[0]}/0"

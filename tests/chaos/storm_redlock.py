@@ -20,7 +20,7 @@ LONGEST = 2.0  # seconds for which a node that restarted empty does not vote
 
 class RedlockStorm(Storm):
     leases = LEASES
-    module = "lockfast.stores.redlock.store"
+    module = "lockfast.stores.redlock.endpoint"
 
     def __init__(self, servers: RedlockServers, seed: int) -> None:
         super().__init__(seed)

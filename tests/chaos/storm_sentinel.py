@@ -25,7 +25,7 @@ LEASES = {"quick": 1.5, "usual": 2.5, "slow": 4.0}
 
 class SentinelStorm(Storm):
     leases = LEASES
-    module = "lockfast.stores.redis.store"
+    module = "lockfast.stores.redis.endpoint"
 
     def __init__(self, servers: RedisSentinels, seed: int) -> None:
         super().__init__(seed)

@@ -40,7 +40,7 @@ class SqlStorm(ServerStorm):
         super().__init__(server, seed)
         self.kind = kind
         store = "mysql" if kind == "mariadb" else kind
-        self.module = f"lockfast.stores.sql.{store}.store"
+        self.module = f"lockfast.stores.sql.{store}.endpoint"
 
     def url(self, ports: Sequence[int]) -> str:
         return str(self.server.url).replace(f":{self.server.port}/", f":{ports[0]}/")

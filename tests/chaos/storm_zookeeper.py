@@ -20,7 +20,7 @@ LEASES = {"quick": LEASE, "usual": LEASE, "slow": LEASE}
 
 class ZooKeeperStorm(Storm):
     leases = LEASES
-    module = "lockfast.stores.zookeeper.store"
+    module = "lockfast.stores.zookeeper.endpoint"
 
     def __init__(self, servers: ZooKeepers, seed: int) -> None:
         super().__init__(seed)
