@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from lockfast.stores.redis.commands import channel_of
 from lockfast.stores.redis.scripts import CLAIM, RELEASE
-from lockfast.stores.redis.wakeup_messages import channel_of
 
 from ._redis import LEASE, Bare, packed
 

@@ -17,8 +17,8 @@ import redis_lock
 
 import lockfast
 import lockfast.aio
+from lockfast.stores.redis.connections import Spin
 from lockfast.stores.redis.scripts import CLAIM, RELEASE
-from lockfast.stores.redis.spin import Spin
 
 from ._line import Line, number, times
 from ._redis import LEASE, Bare, Server, packed

@@ -27,7 +27,7 @@ import lockfast
 from lab.servers.mariadb_server import MariaDBServer
 from lab.servers.postgres_server import PostgresServer
 from lockfast.cli.bench_contest import jain, percentile
-from lockfast.stores.sql.threads import BlockingTransport
+from lockfast.stores.sql.channel import ThreadChannel
 
 from ._line import Line, at_least, at_most, number, times
 from ._processes import Ready, together
@@ -248,16 +248,16 @@ def _patient(client: lockfast.Client) -> None:
 
 def _counted(work: Callable[[], None]) -> int:
     """Count the requests of all clients of this process during ``work``."""
-    count, send = 0, BlockingTransport.send
+    count, send = 0, ThreadChannel.send
 
-    def counting(self: BlockingTransport, request: Any, budget: float) -> Any:
+    def counting(self: ThreadChannel, request: Any, budget: float) -> Any:
         nonlocal count
         count += 1
         return send(self, request, budget)
 
-    BlockingTransport.send = counting  # type: ignore[method-assign]
+    ThreadChannel.send = counting  # type: ignore[method-assign]
     try:
         work()
     finally:
-        BlockingTransport.send = send  # type: ignore[method-assign]
+        ThreadChannel.send = send  # type: ignore[method-assign]
     return count
